@@ -1,0 +1,209 @@
+"""RB2, the dialling side: what consumers dial and what owners bind must be one set."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TypeVar
+
+from rankbind.check.ownership import free_axes
+from rankbind.check.plan import Binding, Dialled, Plan
+from rankbind.endpoint import MAX_PORT, Endpoint, overlaps
+from rankbind.finding import Finding, Label, few, ranks_text, who
+from rankbind.resource import Resource
+
+_Either = TypeVar("_Either", Binding, Dialled)
+
+
+def findings(plan: Plan) -> Iterator[Finding]:
+    """RB208, RB210 and RB211 for every resource that somebody dials."""
+    for resource in plan.job.resources:
+        # Where something could not be told that is the finding; what would seem to be missing only follows from it.
+        if resource.name in plan.incomplete:
+            continue
+        roles = dict.fromkeys(consumer.role for consumer in resource.consumers)
+        for role in roles:
+            dialled = [d for d in plan.dialled if d.resource is resource and d.consumer.role == role]
+            bound = [
+                b for b in plan.bindings if b.resource is resource and b.address.role == role and b.endpoint is not None
+            ]
+            # What the kernel picks cannot be told before launch, and a port that is none cannot be dialled.
+            if any(b.endpoint and (b.endpoint.kernel_picks or b.endpoint.last > MAX_PORT) for b in bound):
+                continue
+            yield from _across_processes(plan, resource, dialled, bound)
+            lost, deaf = _missed(plan, dialled, bound)
+            yield from _unbound(plan, resource, lost, bound, deaf)
+            yield from _undialled(plan, resource, deaf, bound, dialled)
+
+
+def _across_processes(
+    plan: Plan, resource: Resource, dialled: list[Dialled], bound: list[Binding]
+) -> Iterator[Finding]:
+    owners = {b.rank for b in bound}
+    found = [d for d in dialled if d.endpoint.transport == "inproc" and d.rank not in owners]
+    if found:
+        yield Finding(
+            "RB208",
+            f"{resource.name}: {found[0].endpoint} is dialled by {_dialler(found)}, "
+            "but inproc never leaves its process",
+            labels=_consumer_labels(plan, resource, found),
+            facts={"resource": resource.name, "endpoint": str(found[0].endpoint), "ranks": [d.rank for d in found]},
+            fix="use ipc:// between processes of one host, tcp:// between hosts",
+        )
+
+
+def _unbound(
+    plan: Plan, resource: Resource, lost: list[Dialled], bound: list[Binding], deaf: list[Binding]
+) -> Iterator[Finding]:
+    found = [d for d in lost if d.endpoint.transport != "inproc"]
+    if not found:
+        return
+    endpoints = list(dict.fromkeys(str(d.endpoint) for d in found))
+    listening = list(dict.fromkeys(f"{b.text} on host {plan.host_name(b.node)}" for b in bound))
+    yield Finding(
+        "RB210",
+        f"{resource.name}: {_who(found)} {few(endpoints)}, where nobody listens",
+        labels=(
+            *_consumer_labels(plan, resource, found),
+            *(plan.address_label(resource, bound[0].address, "what is bound") if bound else plan.owner_label(resource)),
+        ),
+        facts={"resource": resource.name, "dialled": endpoints, "bound": [b.text for b in bound][:64]},
+        details=(f"bound: {few(listening) or 'nothing'}",),
+        fix=_dial_fix(plan, found[0].endpoint, bound, deaf),
+    )
+
+
+def _dial_fix(plan: Plan, to: Endpoint, bound: list[Binding], deaf: list[Binding]) -> str | None:
+    if not bound:
+        return "say what it binds, or take the consumer away"
+    if to.host == "*":
+        return "dial a host by its name or address: * is only for binding"
+    for b in deaf:
+        at, host = b.endpoint, plan.host_name(b.node)
+        if at is None or not at.transport == to.transport == "tcp" or not at.first <= to.first <= at.last:
+            continue
+        if not _loopback(to):
+            return f"port {to.first} is bound by rank {b.rank} on host {host}: dial it there"
+        how = "bind and dial" if _loopback(at) else "dial"
+        return f"{to.host} is the host of whoever dials: {how} an address of host {host}"
+    return _each_owner(plan, bound)
+
+
+def _each_owner(plan: Plan, bound: list[Binding]) -> str | None:
+    topology = plan.job.topology
+    each = " and ".join(
+        f"{name} 0..{topology.sizes[name] - 1}"
+        for name in free_axes(topology, [b.rank for b in bound], bound[0].resource)
+    )
+    where = ", each on its host" if len({b.node for b in bound}) > 1 else ""
+    return f"dial what the owners bind: {bound[0].address.template} for {each}{where}" if each else None
+
+
+def _missed(plan: Plan, dialled: list[Dialled], bound: list[Binding]) -> tuple[list[Dialled], list[Binding]]:
+    """Who dials in vain, and who listens in vain."""
+    listeners: dict[Hashable, list[list[Binding]]] = {}
+    for heard in _alike(bound):
+        listeners.setdefault(_where(heard[0].endpoint), []).append(heard)
+    lost: list[Dialled] = []
+    reached: set[int] = set()
+    for callers in _alike(dialled):
+        there = [*listeners.get(_where(callers[0].endpoint), ()), *listeners.get(_RANGES, ())]
+        found = [heard for heard in there if reaches(plan, callers[0], heard[0])]
+        reached.update(id(b) for heard in found for b in heard)
+        if not found:
+            lost.extend(callers)
+    return lost, [b for b in bound if id(b) not in reached]
+
+
+_RANGES = "ranges"
+
+
+def _where(endpoint: Endpoint | None) -> Hashable:
+    """What a call and a listener have in common; ranges, which may take any call, stand apart."""
+    if endpoint is None or endpoint.first != endpoint.last:
+        return _RANGES
+    return endpoint.first if endpoint.transport == "tcp" else endpoint.file or endpoint.path
+
+
+def _alike(items: Iterable[_Either]) -> Iterable[list[_Either]]:
+    """Those that dial, or listen on, one endpoint from one place: what is true of one is true of all."""
+    found: dict[Hashable, list[_Either]] = {}
+    for item in items:
+        inproc = item.endpoint is not None and item.endpoint.transport == "inproc"
+        found.setdefault((item.endpoint, item.node, item.rank if inproc else None), []).append(item)
+    return found.values()
+
+
+def _undialled(
+    plan: Plan, resource: Resource, found: list[Binding], bound: list[Binding], dialled: list[Dialled]
+) -> Iterator[Finding]:
+    if not found or not dialled:
+        return
+    endpoints = list(dict.fromkeys(f"{b.text} on host {plan.host_name(b.node)}" for b in found))
+    yield Finding(
+        "RB211",
+        f"{resource.name}: nobody dials {few(endpoints)}, bound by {ranks_text([b.rank for b in found])}",
+        labels=(
+            *plan.address_label(resource, found[0].address, "bound here"),
+            *_consumer_labels(plan, resource, dialled),
+        ),
+        facts={
+            "resource": resource.name,
+            "ranks": sorted({b.rank for b in found}),
+            "endpoints": [b.text for b in found][:64],
+        },
+        details=(
+            f"dialled: {few(list(dict.fromkeys(str(d.endpoint) for d in dialled)))}",
+            "nobody reaches these ranks, and nothing says so at run time",
+        ),
+        fix=_each_owner(plan, bound),
+    )
+
+
+def reaches(plan: Plan, dialled: Dialled, binding: Binding) -> bool:
+    """Whether what is dialled gets to the process of a binding."""
+    to, at = dialled.endpoint, binding.endpoint
+    if at is None or to.transport != at.transport or to.host == "*":
+        return False
+    # To dial an address is to meet who would collide with it.
+    if not (overlaps(at, to, same_process=dialled.rank == binding.rank) or _by_name(plan, at, to)):
+        return False
+    node = _node(plan, dialled)
+    return node is None or node == binding.node
+
+
+def _by_name(plan: Plan, at: Endpoint, to: Endpoint) -> bool:
+    """A host's name may stand for any of its addresses, loopback apart; two different literal addresses are two."""
+    if at.transport != "tcp" or not at.first <= to.first <= at.last or _loopback(at) or _loopback(to):
+        return False
+    return isinstance(at.address, str) or isinstance(to.address, str) or to.host in plan.addressed
+
+
+def _loopback(endpoint: Endpoint) -> bool:
+    return not isinstance(endpoint.address, str) and endpoint.address.is_loopback
+
+
+def _node(plan: Plan, dialled: Dialled) -> int | None:
+    """The host that is dialled, where that can be told."""
+    to = dialled.endpoint
+    if to.host in plan.addressed:
+        return plan.addressed[to.host]
+    # The dialler's own host: anything but tcp, loopback, and the address that is none.
+    return dialled.node if to.transport != "tcp" or to.is_wildcard or _loopback(to) else None
+
+
+def _who(found: list[Dialled]) -> str:
+    ranks = [d.rank for d in found if d.rank is not None]
+    return who(ranks, "dial") if ranks else "the consumer dials"
+
+
+def _dialler(found: list[Dialled]) -> str:
+    ranks = [d.rank for d in found if d.rank is not None]
+    return ranks_text(ranks) if ranks else "a consumer outside the job"
+
+
+def _consumer_labels(plan: Plan, resource: Resource, found: list[Dialled]) -> tuple[Label, ...]:
+    found_consumers = {id(d.consumer): d.consumer for d in found}.values()
+    return tuple(
+        Label(plan.declaration.document.value(*plan.declaration.consumer_path(resource, consumer)), "dialled here")
+        for consumer in found_consumers
+    )
