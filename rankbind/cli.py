@@ -1,0 +1,308 @@
+"""The command ``rankbind``.
+
+Exit status: 0 clean, 1 findings, 2 could not check. Everything but click is imported when it is needed, so that
+``rankbind --version`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from rankbind import __version__
+
+if TYPE_CHECKING:
+    from rankbind.check.code import Code
+    from rankbind.check.plan import Plan
+    from rankbind.config import Declaration
+    from rankbind.report.result import Result
+
+DEFAULT_FILE = "topology.toml"
+FILE_VARIABLE = "RANKBIND_TOPOLOGY"
+
+_STDIN = "-"
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+_FORMATS = click.Choice(["text", "json"])
+
+
+def main() -> NoReturn:
+    """Run the command and end the process. No traceback is shown, unless ``RANKBIND_DEBUG`` asks for it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by whoever started us. It stays open as long as the process lives.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # What the terminal cannot show is escaped rather than fatal.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = cli.main(prog_name="rankbind", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = 2
+    except (click.Abort, KeyboardInterrupt):
+        status = _INTERRUPTED
+    except Exception as error:
+        status = _unexpected(error)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rankbind", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Say once who owns a resource of a distributed job, and prove it before launch.
+
+    Exit status: 0 clean, 1 findings, 2 could not check.
+    """
+
+
+@cli.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--format", "style", type=_FORMATS, default="text", show_default=True, help="For a person or a program.")
+@click.option("--ignore", "ignored", metavar="CODE", multiple=True, help="Leave out findings of this code. Repeatable.")
+@click.option("--code", metavar="PATH_OR_PACKAGE", help="Compare with what singleton_per(...) says in this code.")
+@click.pass_context
+def check(
+    context: click.Context, files: tuple[str, ...], style: str, ignored: tuple[str, ...], code: str | None
+) -> None:
+    """Check topology files: owners, endpoints, sites that must agree, placement.
+
+    FILE is TOML, YAML or JSON; - reads TOML from standard input.
+    """
+    from rankbind.report import machine, text
+    from rankbind.report.result import exit_status
+
+    skip = frozenset(map(_code, ignored))
+    unskippable = sorted(found for found in skip if found.startswith("RB9"))
+    if unskippable:
+        raise click.UsageError(f"{unskippable[0]} cannot be ignored: a file with it is not checked at all")
+    read = None
+    if code is not None:
+        from rankbind.check.code import read as read_code
+
+        read = read_code(code)
+    results = [_check(file, skip, read) for file in dict.fromkeys(files)]
+    _write(machine.render(results) if style == "json" else text.render(results, width=_width(), colour=_colour()))
+    context.exit(exit_status(results))
+
+
+@cli.command()
+@click.argument("file", metavar="FILE")
+@click.option("--format", "style", type=_FORMATS, default="text", show_default=True, help="For a person or a program.")
+@click.option("--resource", metavar="NAME", help="Only this resource.")
+@click.option("--host", metavar="NAME", help="Only what runs on this host.")
+@click.pass_context
+def plan(context: click.Context, file: str, style: str, resource: str | None, host: str | None) -> None:
+    """Show which rank takes which address on which host."""
+    from rankbind.report import plan as table
+
+    found = _plan(context, file)
+    if resource is not None:
+        _choose("resource", resource, [known.name for known in found.job.resources], file)
+    if host is not None:
+        _choose("host", host, [known.name for known in found.job.topology.hosts], file)
+    entries = table.entries(found, resource, host)
+    if style == "json":
+        _write(table.to_json(entries, found.declaration.document.file))
+    elif sys.stdout.isatty():
+        _write(table.to_terminal(entries, _width() or 80, colour=_colour()))
+    else:
+        _write(table.to_text(entries))
+    untold = table.untold(found)
+    if untold:
+        told = f"rankbind: not all of {', '.join(untold)} can be told; `rankbind check {file}` says why"
+        click.echo(told, err=True)
+        context.exit(2)
+
+
+@cli.command()
+@click.argument("subject", metavar="[CODE|RESOURCE]", required=False)
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Why this rank owns the resource, or does not.")
+@click.option("--file", metavar="FILE", help=f"The topology file. Default: ${FILE_VARIABLE}, or {DEFAULT_FILE}.")
+@click.pass_context
+def explain(context: click.Context, subject: str | None, rank: int | None, file: str | None) -> None:
+    """Explain a finding's code (RB201), or who owns a resource and why; without either, list the codes."""
+    if subject is None:
+        if rank is not None or file is not None:
+            raise click.UsageError("name the resource that is to be explained")
+        from rankbind.check import codes
+
+        _write("".join(f"{code}  {title}\n" for code, title in codes.titles().items()))
+        return
+    if rank is None and file is None and subject[:2].upper() == "RB" and subject[2:].isdecimal():
+        _explain_code(subject)
+        return
+    from rankbind.report.explain import rank_text, resource_text
+
+    chosen = file or os.environ.get(FILE_VARIABLE) or DEFAULT_FILE
+    if file is None and not Path(chosen).exists():
+        raise click.UsageError(
+            f"there is no {chosen}: name the topology file with --file (or give a code, as in RB201)"
+        )
+    found = _plan(context, chosen)
+    _choose("resource", subject, [known.name for known in found.job.resources], chosen)
+    resource = found.job.resource(subject)
+    if rank is None:
+        _write(resource_text(found, resource, width=_width(), colour=_colour()))
+        return
+    size = found.job.topology.size
+    if rank >= size:
+        raise click.UsageError(f"there is no rank {rank}: {chosen} has ranks 0..{size - 1}")
+    _write(rank_text(found, resource, rank, width=_width(), colour=_colour()))
+
+
+def _check(file: str, skip: frozenset[str], code: Code | None) -> Result:
+    from rankbind.check import run
+    from rankbind.errors import ConfigError
+    from rankbind.finding import Finding
+    from rankbind.report.result import Result
+
+    shown, text = _named(file)
+    try:
+        declaration = _read(shown, text)
+    except ConfigError as error:
+        return Result(shown, tuple(found for found in error.findings if isinstance(found, Finding)), text=text)
+    findings, compared = run(declaration), None
+    if code is not None:
+        from rankbind.check.code import compare
+
+        more, compared = compare(declaration, code)
+        findings += more
+    kept = tuple(finding for finding in findings if finding.code not in skip)
+    topology = declaration.job.topology
+    return Result(
+        shown,
+        kept,
+        resources=len(declaration.job.resources),
+        ranks=topology.size,
+        hosts=len(topology.hosts),
+        declarations=compared,
+        ignored=len(findings) - len(kept),
+        text=declaration.document.text,
+    )
+
+
+def _plan(context: click.Context, file: str) -> Plan:
+    """The expanded job of a file; says what is wrong with the file and exits where it cannot be used."""
+    from rankbind.check.plan import Plan
+    from rankbind.errors import ConfigError
+    from rankbind.finding import Finding
+    from rankbind.report import style, text
+    from rankbind.report.result import Result
+
+    shown, given = _named(file)
+    try:
+        return Plan(_read(shown, given))
+    except ConfigError as error:
+        findings = tuple(found for found in error.findings if isinstance(found, Finding))
+        width, colour = style.width_of(sys.stderr), style.wants_colour(sys.stderr)
+        shown_text = text.render([Result(shown, findings, text=given)], width=width, colour=colour)
+        click.echo(shown_text, err=True, nl=False, color=True)
+        context.exit(2)
+
+
+def _named(file: str) -> tuple[str, str | None]:
+    """What a file is called in findings, and its text where only we can have it."""
+    if file != _STDIN:
+        return file, None
+    # Bytes that are no UTF-8 become what the reader refuses, with their place.
+    return "<stdin>", sys.stdin.buffer.read().decode("utf-8-sig", "surrogateescape")
+
+
+def _read(file: str, text: str | None) -> Declaration:
+    from rankbind import config
+
+    return config.read(file) if text is None else config.parse(text, file)
+
+
+def _explain_code(given: str) -> None:
+    from rankbind.check import codes
+
+    page = codes.page(_code(given))
+    if not sys.stdout.isatty():
+        _write(page)
+        return
+    from rankbind.report.page import render
+
+    _write(render(page, _width() or 80, colour=_colour()))
+
+
+def _code(given: str) -> str:
+    """A finding's code as it is written in pages; UsageError for one there is not."""
+    from rankbind.check import codes
+
+    known = codes.titles()
+    code = given.upper()
+    if code in known:
+        return code
+    from difflib import get_close_matches
+
+    family = [other for other in known if other[:3] == code[:3]]
+    near = get_close_matches(code, family or known, 1)
+    hint = f"did you mean {near[0]} ({known[near[0]]})? " if near else ""
+    raise click.UsageError(f"there is no code {given}; {hint}`rankbind explain` lists them all")
+
+
+def _choose(what: str, given: str, known: Sequence[str], file: str) -> None:
+    if given in known:
+        return
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+    raise click.UsageError(f"{file} has no {what} {given}; {hint}")
+
+
+def _width() -> int | None:
+    from rankbind.report.style import width_of
+
+    return width_of(sys.stdout)
+
+
+def _colour() -> bool:
+    from rankbind.report.style import wants_colour
+
+    return wants_colour(sys.stdout)
+
+
+def _write(text: str) -> None:
+    """Text to standard output; a reader who has gone is no error of ours, a full disk is one of the user's."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
+        raise SystemExit(_BROKEN_PIPE) from None
+    except OSError as error:
+        _silence()
+        raise click.ClickException(f"cannot write the report: {error.strerror or error}") from None
+
+
+def _silence() -> None:
+    # Python flushes once more at exit, and would complain then.
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(error: Exception) -> int:
+    import traceback
+
+    if os.environ.get("RANKBIND_DEBUG"):
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    message = " ".join(str(error).split())[:200]
+    told = f"{type(error).__name__}{': ' + message if message else ''}{where}"
+    print(
+        f"rankbind: a bug of rankbind, not of your file: {told}; please report it with the file "
+        "and the traceback that RANKBIND_DEBUG=1 shows",
+        file=sys.stderr,
+    )
+    return 2

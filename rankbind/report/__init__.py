@@ -1,0 +1,1 @@
+"""Findings made readable: for a person and for a program."""

@@ -1,0 +1,56 @@
+"""Findings as JSON, for programs. The shape is stable: `VERSION` rises when a key changes its meaning or goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rankbind.finding import Finding
+from rankbind.report.result import Result
+
+VERSION = 1
+
+
+def render(results: Sequence[Result]) -> str:
+    """One object with every file, its verdict and its findings; ends with a newline."""
+    return dump({"version": VERSION, "files": [_file(result) for result in results]})
+
+
+def dump(data: Any) -> str:
+    """`data` as indented ASCII, so that nothing in a file can disturb the terminal it is printed on."""
+    return json.dumps(data, indent=2) + "\n"
+
+
+def _file(result: Result) -> dict[str, Any]:
+    return {
+        "file": result.file,
+        "verdict": result.verdict,
+        "resources": result.resources,
+        "ranks": result.ranks,
+        "hosts": result.hosts,
+        "declarations": result.declarations,
+        "ignored": result.ignored,
+        "findings": [_finding(finding) for finding in result.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "level": str(finding.level),
+        "message": finding.message,
+        "labels": [
+            {
+                "file": label.span.file,
+                "line": label.span.line,
+                "column": label.span.column,
+                "length": label.span.length,
+                "text": label.text,
+            }
+            for label in finding.labels
+        ],
+        "facts": dict(finding.facts),
+        "details": list(finding.details),
+        "fix": finding.fix,
+    }

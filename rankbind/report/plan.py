@@ -1,0 +1,167 @@
+"""The plan of a job as a table: which rank takes which address of which resource, on which host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rankbind.check.plan import Plan
+from rankbind.report import machine
+from rankbind.report.style import Row, cells, paint, safe, wrap
+
+_HEADINGS = ("resource", "address", "rank", "host", "coordinates", "endpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the plan.
+
+    Attributes:
+        role: which address of the resource (``bind``, ``replay``, ``name``, ``path``); empty for one that has none.
+        host: name of the host; None for a rank that runs nowhere.
+        text: the address on that rank; None where there is none.
+        candidate: whether it takes the address only if it is elected (``rank="any"``).
+    """
+
+    resource: str
+    role: str
+    rank: int
+    host: str | None
+    coordinates: Mapping[str, int]
+    text: str | None
+    candidate: bool = False
+
+
+def entries(plan: Plan, resource: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
+    """Every address that is taken and every owner of a resource without one, in the order of the file.
+
+    Args:
+        resource, host: only those of the resource, of the host, with that name.
+    """
+    return tuple(entry for entry in _entries(plan) if resource in (None, entry.resource) and host in (None, entry.host))
+
+
+def _entries(plan: Plan) -> Iterator[Entry]:
+    topology = plan.job.topology
+    for resource in plan.job.resources:
+        bindings = [binding for binding in plan.bindings if binding.resource is resource]
+        for binding in bindings:
+            yield Entry(
+                resource.name,
+                binding.address.role,
+                binding.rank,
+                plan.host_name(binding.node),
+                topology.coordinates(binding.rank),
+                binding.text,
+                binding.election is not None,
+            )
+        bound = {binding.rank for binding in bindings}
+        for rank in plan.owners.get(resource.name, ()):
+            if rank not in bound:
+                for node in plan.nodes[rank] or (None,):
+                    name = None if node is None else plan.host_name(node)
+                    yield Entry(resource.name, "", rank, name, topology.coordinates(rank), None)
+
+
+def untold(plan: Plan) -> tuple[str, ...]:
+    """The resources of which the plan does not show everything: whose owners or addresses cannot be told."""
+    taken = {(id(binding.resource), id(binding.address), binding.rank, binding.node) for binding in plan.bindings}
+    return tuple(
+        resource.name
+        for resource in plan.job.resources
+        if resource.name not in plan.owners
+        or any(
+            (id(resource), id(address), rank, node) not in taken
+            for address in resource.addresses
+            for rank in plan.owners[resource.name]
+            for node in plan.nodes[rank]
+        )
+    )
+
+
+def to_json(found: tuple[Entry, ...], file: str) -> str:
+    """The plan for a program; the shape is stable, as that of the findings."""
+    return machine.dump(
+        {
+            "version": machine.VERSION,
+            "file": file,
+            "plan": [
+                {
+                    "resource": entry.resource,
+                    "address": entry.role or None,
+                    "rank": entry.rank,
+                    "host": entry.host,
+                    "coordinates": dict(entry.coordinates),
+                    "endpoint": entry.text,
+                    "candidate": entry.candidate,
+                }
+                for entry in found
+            ],
+        }
+    )
+
+
+def to_text(found: tuple[Entry, ...]) -> str:
+    """Aligned columns under a line of headings, nothing cut; no value but the last has a space in it."""
+    return paint(_table([_HEADINGS, *map(_cells, found)]), colour=False)
+
+
+def to_terminal(found: tuple[Entry, ...], width: int, *, colour: bool) -> str:
+    """The same for a person: as a table where that fits in `width` columns, one below the other where it does not."""
+    rows = [_HEADINGS, *map(_cells, found)]
+    table = _table(rows)
+    if max(sum(cells(text) for _, text in row) for row in table) > width:
+        return paint(_stacked(found, width), colour=colour)
+    shown: list[Row] = []
+    before = None
+    for row, cut in zip(table, rows, strict=True):
+        if before is not None and cut[0] != before:
+            shown.append(())
+        shown.append(row)
+        before = None if cut is _HEADINGS else cut[0]
+    return paint(shown, colour=colour)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[Row]:
+    widths = [max(cells(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    last = len(_HEADINGS) - 1
+    return [
+        [
+            (
+                _style(column, heading=row is _HEADINGS),
+                text + (" " * (width - cells(text) + 2) if column < last else ""),
+            )
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+
+
+def _style(column: int, *, heading: bool) -> str:
+    return "bold" if heading or _HEADINGS[column] == "endpoint" else ""
+
+
+def _stacked(found: tuple[Entry, ...], width: int) -> Iterator[Row]:
+    before = None
+    for entry in found:
+        resource, role, rank, host, coordinates, text = _cells(entry)
+        if resource != before:
+            yield from ([()] if before is not None else [])
+            yield ("bold", resource), ("", "")
+            before = resource
+        line = f"rank {rank} on host {host}{'' if entry.text is None else f', {role}:'}"
+        yield from ((("", f"  {piece}"),) for piece in wrap(line, width - 2))
+        if entry.text is not None:
+            yield from ((("bold", f"    {piece}"),) for piece in wrap(text, width - 4))
+        yield from ((("", f"    {piece}"),) for piece in wrap(coordinates.replace(",", ", "), width - 4))
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    return (
+        safe(entry.resource),
+        entry.role or "-",
+        str(entry.rank),
+        "-" if entry.host is None else safe(entry.host),
+        ",".join(f"{name}={index}" for name, index in entry.coordinates.items()) or "-",
+        ("-" if entry.text is None else safe(entry.text)) + (" (if elected)" if entry.candidate else ""),
+    )
