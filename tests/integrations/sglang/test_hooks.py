@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from rankbind_sglang import SITES, hooks, register
+
+from ...support import fake_sglang
+from ...support.fake_sglang import FakeSGLang, ranks
+
+CONFIG = json.dumps({"publisher": "zmq", "endpoint": "tcp://*:5557"})
+SECOND_STAGE = ranks(pp_size=2, pp_rank=1)
+SECOND_REPLICA = ranks(dp_size=2, dp_rank=1)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeSGLang:
+    return FakeSGLang(monkeypatch)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "rankbind_sglang")
+    return caplog
+
+
+def test_the_fake_engine_has_the_bug(engine: FakeSGLang) -> None:
+    assert engine.publisher(CONFIG, SECOND_STAGE) == (CONFIG, 0)
+    assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 0)
+
+
+def test_a_rank_that_does_not_own_is_gated_at_every_site(engine: FakeSGLang) -> None:
+    assert register()
+    assert engine.publisher(CONFIG, SECOND_STAGE) is None
+    assert not engine.records(True, SECOND_STAGE)
+    assert not engine.counts(True, SECOND_STAGE)
+
+
+def test_the_owner_is_left_as_it_is(engine: FakeSGLang) -> None:
+    register()
+    owner = ranks(pp_size=2)
+    assert engine.publisher(CONFIG, owner) == (CONFIG, 0)
+    assert engine.records(True, owner)
+    assert engine.counts(True, owner)
+
+
+def test_a_flag_that_is_off_is_never_turned_on(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
+    register()
+    assert engine.publisher(None, ranks()) is None
+    assert not engine.records(False, ranks())
+    assert not engine.counts(False, ranks())
+    assert log.messages == []
+
+
+def test_a_replica_publishes_on_the_port_of_its_own(engine: FakeSGLang) -> None:
+    register()
+    assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"endpoint": "ipc:///tmp/kv"},
+        {"replay_endpoint": "ipc:///tmp/kv"},
+        {"endpoint": "tcp://*:*"},
+        {"endpoint": "tcp://*:0"},
+        {"endpoint": "tcp://127.0.0.1:65535"},
+    ],
+)
+def test_an_endpoint_that_cannot_count_keeps_the_engines_index(
+    engine: FakeSGLang, log: pytest.LogCaptureFixture, settings: dict[str, str]
+) -> None:
+    register()
+    config = json.dumps({"publisher": "zmq", **settings})
+    assert engine.publisher(config, SECOND_REPLICA) == (config, 0)
+    assert "KV cache 1 cannot have a KV events endpoint of its own" in log.messages[-1]
+
+
+def test_only_zmq_endpoints_are_looked_at(engine: FakeSGLang) -> None:
+    register()
+    config = json.dumps({"publisher": "their-own", "endpoint": "ipc:///tmp/kv"})
+    assert engine.publisher(config, SECOND_REPLICA) == (config, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "site"),
+    [
+        (fake_sglang.PUBLISHER, "SchedulerKvEventsPublisher", "publisher"),
+        (fake_sglang.FACTORY, "EventPublisherFactory", "port index"),
+        (fake_sglang.CACHE_BUILDER, "build_kv_cache", "cache builder"),
+        (fake_sglang.METRICS_COLLECTOR, "SchedulerMetricsCollector", "metrics collector"),
+    ],
+)
+def test_one_site_that_has_moved_leaves_the_engine_alone(
+    engine: FakeSGLang, log: pytest.LogCaptureFixture, module: str, name: str, site: str
+) -> None:
+    engine.move(module, name)
+    assert not register()
+    assert engine.hooks == []
+    (line,) = log.messages
+    assert line.startswith(f"rankbind-sglang does not know the {site} of SGLang 0.5.14 (there is no {module}.{name}")
+    assert line.endswith("leaves the engine alone")
+
+
+def test_a_site_that_has_lost_its_ranks_has_moved(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    engine = FakeSGLang(monkeypatch, "0.5.23")
+    assert register(), "the ranks are elsewhere in this release"
+    engine = FakeSGLang(monkeypatch, "0.5.14")
+    monkeypatch.setattr(f"{fake_sglang.CACHE_BUILDER}.build_kv_cache", lambda *, enable_kv_cache_events: None)
+    assert not register()
+    assert engine.hooks == []
+    assert f"{fake_sglang.CACHE_BUILDER}.build_kv_cache takes no ps" in log.messages[-1]
+
+
+def test_ranks_that_make_no_sense_fall_back_to_the_engine(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
+    register()
+    broken = ranks(tp_size=8, attn_tp_size=3)
+    assert engine.publisher(CONFIG, broken) == (CONFIG, 0)
+    assert engine.records(True, broken)
+    assert engine.counts(True, broken)
+    assert [line.partition(" of SGLang")[0] for line in log.messages] == [
+        f"rankbind-sglang leaves the {site}" for site in ("publisher", "cache builder", "metrics collector")
+    ]
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_hook_that_fails_falls_back_to_the_engine(
+    engine: FakeSGLang, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise RuntimeError("an engine that nobody has seen")
+
+    register()
+    broken = {"port index": "_has_room_for", "metrics collector": "replace"}.get(site, "position")
+    monkeypatch.setattr(hooks, broken, fail)
+    assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 1 if broken == "replace" else 0)
+    if site == "cache builder":
+        assert engine.records(True, SECOND_STAGE)
+    if site == "metrics collector":
+        assert engine.counts(True, SECOND_STAGE)
+    assert "an engine that nobody has seen" in log.messages[-1]
+
+
+def test_the_engines_own_error_is_not_swallowed(engine: FakeSGLang, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(*_: object) -> None:
+        raise OSError("Address already in use")
+
+    monkeypatch.setattr(f"{fake_sglang.FACTORY}.EventPublisherFactory.create", bind)
+    register()
+    with pytest.raises(OSError, match="Address already in use"):
+        engine.publisher(CONFIG, ranks())
+
+
+def test_an_engine_that_does_not_let_the_owner_publish_is_named(
+    engine: FakeSGLang, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(self: Any, kv_events_config: str | None) -> None:
+        self.enable_kv_cache_events = False
+
+    monkeypatch.setattr(f"{fake_sglang.PUBLISHER}.SchedulerKvEventsPublisher.init_kv_events", nobody)
+    register()
+    assert engine.publisher(CONFIG, ranks()) is None
+    assert "publishes no KV events from this scheduler" in log.messages[-1]
+
+
+def test_each_scheduler_tells_once(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
+    register()
+    engine.counts(True, SECOND_STAGE)
+    engine.records(True, SECOND_STAGE)
+    engine.publisher(CONFIG, SECOND_STAGE)
+    (line,) = log.messages
+    assert line == (
+        "rankbind-sglang on SGLang 0.5.14 (publisher, port index, cache builder, metrics collector): this scheduler "
+        "(dp 0, pp 1, attn_dp 0, attn_cp 0, attn_tp 0) does not own the KV events of cache 0; they belong to rank 0 of "
+        "each (pp, attn_tp, attn_cp) group"
+    )
