@@ -14,7 +14,6 @@ Everything is installed without its dependencies: SGLang's own list asks for ano
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import shutil
@@ -23,6 +22,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from filelock import FileLock
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1] / ".venv-sglang"
@@ -38,14 +39,12 @@ def main() -> None:
     """Build what is missing; one process at a time."""
     started = time.monotonic()
     HOME.mkdir(exist_ok=True)
-    with (HOME / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            jobs = [
-                pool.submit(_packages, "common"),
-                *(pool.submit(_packages, f"packages-{packages}") for packages in sorted(set(RELEASES.values()))),
-                *(pool.submit(_release, release, packages) for release, packages in RELEASES.items()),
-            ]
+    with FileLock(HOME / ".lock"), ThreadPoolExecutor(max_workers=2) as pool:
+        jobs = [
+            pool.submit(_packages, "common"),
+            *(pool.submit(_packages, f"packages-{packages}") for packages in sorted(set(RELEASES.values()))),
+            *(pool.submit(_release, release, packages) for release, packages in RELEASES.items()),
+        ]
         built = sum(job.result() for job in jobs)
     print(f"SGLang {', '.join(RELEASES)} under {HOME.name}/: {built} built, {time.monotonic() - started:.0f} s")
 
