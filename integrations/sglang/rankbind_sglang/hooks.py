@@ -23,7 +23,10 @@ _log = logging.getLogger("rankbind_sglang")
 
 
 def register(sites: Collection[Site] = SITES) -> bool:
-    """Register and apply the hooks for the running release, and say whether that was done.
+    """Register the hooks for the running release, and say whether that was done.
+
+    SGLang applies them when it has called every plugin. To apply them here would keep a plugin that comes after this
+    one from a function that both hook.
 
     It is done for all sites or for none: a publisher that is gated while the cache is not leaves a cache that records
     events for nobody, and grows without bound. Hence a site that is not where the table of releases has it is named
@@ -58,7 +61,6 @@ def register(sites: Collection[Site] = SITES) -> bool:
         if site in sites:
             hook, kind = kinds[site]
             HookRegistry.register(target.path, hook, kind)
-    HookRegistry.apply_hooks()
     return True
 
 

@@ -234,8 +234,10 @@ def run_scheduler(orders: Connection, start: dict[str, Any], rank: int, replica:
     logging.getLogger("rankbind_sglang").setLevel(logging.INFO)
     if start["sites"] is not None:
         import rankbind_sglang
+        from sglang.srt.plugins.hook_registry import HookRegistry
 
         rankbind_sglang.register(start["sites"])
+        HookRegistry.apply_hooks()
     try:
         scheduler = Scheduler(start["launch"], start["events"], rank, replica)
     except Exception as error:

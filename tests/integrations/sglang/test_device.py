@@ -22,7 +22,9 @@ free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_stats()["alloc
 torch.cuda.set_sync_debug_mode("error")
 with pytest.MonkeyPatch.context() as monkeypatch:
     engine = FakeSGLang(monkeypatch)
+    from sglang.srt.plugins.hook_registry import HookRegistry
     rankbind_sglang.install()
+    HookRegistry.apply_hooks()
     stage = ranks(pp_size=2, pp_rank=1)
     assert len(engine.hooks) == 4
     assert (engine.counts(True, stage), engine.records(True, stage)) == (False, False)

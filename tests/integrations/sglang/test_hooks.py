@@ -26,20 +26,35 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
+def applied() -> bool:
+    """What SGLang does: it lets the plugins register their hooks, then applies them all."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    done = register()
+    HookRegistry.apply_hooks()
+    return done
+
+
 def test_the_fake_engine_has_the_bug(engine: FakeSGLang) -> None:
     assert engine.publisher(CONFIG, SECOND_STAGE) == (CONFIG, 0)
     assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 0)
 
 
-def test_a_rank_that_does_not_own_is_gated_at_every_site(engine: FakeSGLang) -> None:
+def test_applying_is_left_to_the_engine(engine: FakeSGLang) -> None:
+    # The engine's registry patches a function once: a plugin that is loaded later would be shut out of ours.
     assert register()
+    assert engine.publisher(CONFIG, SECOND_STAGE) == (CONFIG, 0)
+
+
+def test_a_rank_that_does_not_own_is_gated_at_every_site(engine: FakeSGLang) -> None:
+    assert applied()
     assert engine.publisher(CONFIG, SECOND_STAGE) is None
     assert not engine.records(True, SECOND_STAGE)
     assert not engine.counts(True, SECOND_STAGE)
 
 
 def test_the_owner_is_left_as_it_is(engine: FakeSGLang) -> None:
-    register()
+    applied()
     owner = ranks(pp_size=2)
     assert engine.publisher(CONFIG, owner) == (CONFIG, 0)
     assert engine.records(True, owner)
@@ -47,7 +62,7 @@ def test_the_owner_is_left_as_it_is(engine: FakeSGLang) -> None:
 
 
 def test_a_flag_that_is_off_is_never_turned_on(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
-    register()
+    applied()
     assert engine.publisher(None, ranks()) is None
     assert not engine.records(False, ranks())
     assert not engine.counts(False, ranks())
@@ -55,7 +70,7 @@ def test_a_flag_that_is_off_is_never_turned_on(engine: FakeSGLang, log: pytest.L
 
 
 def test_a_replica_publishes_on_the_port_of_its_own(engine: FakeSGLang) -> None:
-    register()
+    applied()
     assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 1)
 
 
@@ -72,14 +87,14 @@ def test_a_replica_publishes_on_the_port_of_its_own(engine: FakeSGLang) -> None:
 def test_an_endpoint_that_cannot_count_keeps_the_engines_index(
     engine: FakeSGLang, log: pytest.LogCaptureFixture, settings: dict[str, str]
 ) -> None:
-    register()
+    applied()
     config = json.dumps({"publisher": "zmq", **settings})
     assert engine.publisher(config, SECOND_REPLICA) == (config, 0)
     assert "KV cache 1 cannot have a KV events endpoint of its own" in log.messages[-1]
 
 
 def test_only_zmq_endpoints_are_looked_at(engine: FakeSGLang) -> None:
-    register()
+    applied()
     config = json.dumps({"publisher": "their-own", "endpoint": "ipc:///tmp/kv"})
     assert engine.publisher(config, SECOND_REPLICA) == (config, 1)
 
@@ -97,7 +112,7 @@ def test_one_site_that_has_moved_leaves_the_engine_alone(
     engine: FakeSGLang, log: pytest.LogCaptureFixture, module: str, name: str, site: str
 ) -> None:
     engine.move(module, name)
-    assert not register()
+    assert not applied()
     assert engine.hooks == []
     (line,) = log.messages
     assert line.startswith(f"rankbind-sglang does not know the {site} of SGLang 0.5.14 (there is no {module}.{name}")
@@ -108,16 +123,16 @@ def test_a_site_that_has_lost_its_ranks_has_moved(
     monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     engine = FakeSGLang(monkeypatch, "0.5.23")
-    assert register(), "the ranks are elsewhere in this release"
+    assert applied(), "the ranks are elsewhere in this release"
     engine = FakeSGLang(monkeypatch, "0.5.14")
     monkeypatch.setattr(f"{fake_sglang.CACHE_BUILDER}.build_kv_cache", lambda *, enable_kv_cache_events: None)
-    assert not register()
+    assert not applied()
     assert engine.hooks == []
     assert f"{fake_sglang.CACHE_BUILDER}.build_kv_cache takes no ps" in log.messages[-1]
 
 
 def test_ranks_that_make_no_sense_fall_back_to_the_engine(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
-    register()
+    applied()
     broken = ranks(tp_size=8, attn_tp_size=3)
     assert engine.publisher(CONFIG, broken) == (CONFIG, 0)
     assert engine.records(True, broken)
@@ -134,7 +149,7 @@ def test_a_hook_that_fails_falls_back_to_the_engine(
     def fail(*_: object, **__: object) -> Any:
         raise RuntimeError("an engine that nobody has seen")
 
-    register()
+    applied()
     broken = {"port index": "_has_room_for", "metrics collector": "replace"}.get(site, "position")
     monkeypatch.setattr(hooks, broken, fail)
     assert engine.publisher(CONFIG, SECOND_REPLICA) == (CONFIG, 1 if broken == "replace" else 0)
@@ -150,7 +165,7 @@ def test_the_engines_own_error_is_not_swallowed(engine: FakeSGLang, monkeypatch:
         raise OSError("Address already in use")
 
     monkeypatch.setattr(f"{fake_sglang.FACTORY}.EventPublisherFactory.create", bind)
-    register()
+    applied()
     with pytest.raises(OSError, match="Address already in use"):
         engine.publisher(CONFIG, ranks())
 
@@ -162,13 +177,13 @@ def test_an_engine_that_does_not_let_the_owner_publish_is_named(
         self.enable_kv_cache_events = False
 
     monkeypatch.setattr(f"{fake_sglang.PUBLISHER}.SchedulerKvEventsPublisher.init_kv_events", nobody)
-    register()
+    applied()
     assert engine.publisher(CONFIG, ranks()) is None
     assert "publishes no KV events from this scheduler" in log.messages[-1]
 
 
 def test_each_scheduler_tells_once(engine: FakeSGLang, log: pytest.LogCaptureFixture) -> None:
-    register()
+    applied()
     engine.counts(True, SECOND_STAGE)
     engine.records(True, SECOND_STAGE)
     engine.publisher(CONFIG, SECOND_STAGE)
