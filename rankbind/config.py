@@ -6,8 +6,9 @@ file is collected and raised at once.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from rankbind.endpoint import MAX_PORT, Endpoint
 from rankbind.errors import ConfigError, EndpointError, ScopeError, TemplateError, TopologyError
-from rankbind.finding import Finding, Label
+from rankbind.finding import Finding, Label, few
 from rankbind.resource import Address, Consumer, HostFacts, Job, ReservedPorts, Resource
 from rankbind.scope import Gate, Scope
 from rankbind.source import Document, KeyPath, SourceError, Span
@@ -235,6 +236,7 @@ class _Builder:
         self.findings.append(Finding(code, message, labels=(Label(span),), fix=fix))
 
     def job(self) -> Job:
+        self.check_names()
         topology = self.topology()
         resources = tuple(self.resource(name, entry) for name, entry in self.file.resources.items())
         for name, entry in self.file.resources.items():
@@ -255,6 +257,21 @@ class _Builder:
             {name: tuple(addresses) for name, addresses in hosts.addresses.items()},
         )
         return Job(topology, resources, facts)
+
+    def check_names(self) -> None:
+        """Names go into messages and reports, and are typed on a command line: something has to be seen of them."""
+        hosts = self.file.hosts
+        named: list[tuple[KeyPath, Iterable[str]]] = [
+            (("resources",), self.file.resources),
+            (("views",), self.file.views),
+            (("hosts", "ranks"), hosts.ranks or ()),
+            (("hosts", "reserved"), hosts.reserved),
+        ]
+        spans = [(name, self.document.key(*path, name)) for path, names in named for name in names]
+        spans += [(name, self.document.value("hosts", "names", at)) for at, name in enumerate(hosts.names or ())]
+        for name, span in spans:
+            if not name.strip() or not name.isprintable():
+                self.add("RB903", f"{name!r} is no name: it is empty, or has characters that cannot be seen", span)
 
     def topology(self) -> Topology:
         axes = self.axes(("axes",), self.file.axes)
@@ -353,7 +370,7 @@ class _Builder:
                 self.document.key(*at, *(("owner",) if both else ())),
                 "keep singleton_per"
                 if both
-                else 'singleton_per = { group = ["pp", "tp"], rank = 0 }, or owner = {} for every rank',
+                else 'singleton_per = { group = "world", rank = 0 } for one in all, or owner = {} for every rank',
             )
         elif entry.singleton_per is not None:
             try:
@@ -424,6 +441,10 @@ class _Builder:
         except TemplateError as error:
             self.add("RB904", str(error), self.document.inside(path, error.column, error.width))
             return None
+        odd = next((at for at, char in enumerate(text) if not char.isprintable()), None)
+        if odd is not None:
+            self.add("RB904", f"{text[odd]!r} cannot be seen, and is not taken", self.document.inside(path, odd, 1))
+            return None
         if endpoint:
             # Its shape shows with any number in a brace, as wide as the brace to keep the columns; whether a range that
             # depends on the rank rises is for the checks.
@@ -484,8 +505,9 @@ def _shown(value: object) -> str:
         return "a list"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    if isinstance(value, str):
+        return json.dumps(value if len(value) <= 40 else f"{value[:40]}...", ensure_ascii=False)
+    return str(value)
 
 
 def _has(container: object, step: int | str) -> bool:
@@ -504,4 +526,4 @@ def _model_at(path: KeyPath) -> type[_Model]:
 
 def _meant(name: str, known: Any) -> str:
     near = get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+    return f"did you mean {near[0]}?" if near else f"known are {few(list(known), 20) or 'none'}"

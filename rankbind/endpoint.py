@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal, TypeAlias
 
@@ -118,18 +119,7 @@ class Endpoint:
         Of names only ``localhost`` (127.0.0.1, also with IPv6 on, unless the hosts file gives it ``::1``) and the
         interface ``lo`` (``::1`` with IPv6 on) are resolved.
         """
-        if self.host == "*":
-            return _ANY6 if self.ipv6 else _ANY4
-        if self.host.lower() == "localhost":
-            return _LOOPBACK4
-        if self.host == "lo":
-            return _LOOPBACK6 if self.ipv6 else _LOOPBACK4
-        try:
-            found = ip_address(self.host)
-        except ValueError:
-            return _short_ipv4(self.host)
-        mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-        return mapped or found
+        return _resolve(self.host, self.ipv6)
 
     @property
     def is_wildcard(self) -> bool:
@@ -177,6 +167,22 @@ def _takes(wild: Endpoint, address: _Address) -> bool:
     if wild.address == _ANY6:
         return isinstance(address, IPv6Address) or not wild.v6only
     return wild.address == _ANY4 and not isinstance(address, IPv6Address)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(host: str, ipv6: bool) -> _Address:
+    if host == "*":
+        return _ANY6 if ipv6 else _ANY4
+    if host.lower() == "localhost":
+        return _LOOPBACK4
+    if host == "lo":
+        return _LOOPBACK6 if ipv6 else _LOOPBACK4
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return _short_ipv4(host)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
 
 
 def _short_ipv4(host: str) -> _Address:

@@ -89,7 +89,16 @@ class Identity:
         try:
             return self.job.address(resource, self.rank, role)
         except KeyError:
-            raise ScopeError(f"the topology file has no resource {resource!r} with a {role}") from None
+            raise ScopeError(self._no_address(resource, role)) from None
+
+    def _no_address(self, name: str, role: str) -> str:
+        for resource in self.job.resources if self.job else ():
+            if resource.name == name:
+                roles = list(dict.fromkeys(address.role for address in resource.addresses))
+                has = f"it has {', '.join(roles)} (ask with role={roles[0]!r})" if roles else "it has no address"
+                return f"resource {name!r} of the topology file has no {role}: {has}"
+        known = ", ".join(resource.name for resource in self.job.resources) if self.job else ""
+        return f"the topology file has no resource {name!r}: it has {known or 'none'}"
 
     def __str__(self) -> str:
         who = "unknown rank" if self.rank is None else f"rank {self.rank}"

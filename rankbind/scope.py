@@ -88,7 +88,9 @@ class Scope:
 
     def __str__(self) -> str:
         which = "any rank" if self.rank == "any" else f"rank {self.rank}"
-        return f"{which} of each ({', '.join(self.group)}) group"
+        if self.group == (WORLD,):
+            return f"{which} of the world"
+        return f"{which} of each host" if self.group == (HOST,) else f"{which} of each ({', '.join(self.group)}) group"
 
     def validate(self, topology: Topology) -> None:
         """Say no to a scope that `topology` does not have.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TypeAlias
 
 from rankbind.errors import TemplateError
+from rankbind.topology import nearest
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<op>//|[-+*%()]))")
 _MAX_DIGITS = 18
@@ -100,9 +100,9 @@ class Template:
         """Raise `TemplateError` at the first name that is not among `known`, with the nearest that is."""
         for name, column in self.names.items():
             if name not in known:
-                near = get_close_matches(name, sorted(known), 1)
+                near = nearest(name, sorted(known))
                 ordered = known if isinstance(known, Mapping) else sorted(known)
-                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(ordered)}"
+                hint = f"; did you mean {near}?" if near else f"; known are {', '.join(ordered)}"
                 raise TemplateError(f"unknown name {name!r} in {self.text!r}{hint}", column, len(name))
 
     def render(self, values: Mapping[str, int]) -> str:
@@ -162,8 +162,9 @@ class _Parser:
         rest = self.text[self.at : self.end]
         at = self.at + len(rest) - len(rest.lstrip())
         if at < self.end:
+            hint = "; // is whole division" if self.text[at] == "/" else ""
             raise TemplateError(
-                f"unexpected {self.text[at]!r}: a template knows integers, names, + - * // % and ( )", at
+                f"unexpected {self.text[at]!r}: a template knows integers, names, + - * // % and ( ){hint}", at
             )
         return "", self.end, self.end + 1
 

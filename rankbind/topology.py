@@ -109,7 +109,8 @@ class Topology:
             sizes[name] = size
         if prod(sizes.values()) > MAX_RANKS:
             raise TopologyError(
-                f"the axes {_product(axes)} make {prod(sizes.values())} ranks; rankbind handles up to {MAX_RANKS}"
+                f"the axes {_product(axes)} make {_number(prod(sizes.values()))} ranks; "
+                f"rankbind handles up to {MAX_RANKS}"
             )
         strides: dict[str, int] = {}
         stride = 1
@@ -247,8 +248,8 @@ class Topology:
         """Raise `UnknownAxisError` for the first of `names` that is no axis, with the nearest name there is."""
         for name in names:
             if name not in self._sizes:
-                near = get_close_matches(name, self._sizes, 1)
-                hint = f"; did you mean {near[0]}?" if near else f"; the axes are {', '.join(self._sizes) or 'none'}"
+                near = nearest(name, self._sizes)
+                hint = f"; did you mean {near}?" if near else f"; the axes are {', '.join(self._sizes) or 'none'}"
                 raise UnknownAxisError(f"unknown axis {name!r}{hint}", name, tuple(self._sizes))
 
     def factors(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -332,11 +333,9 @@ def _check_view(view_name: str, view: View, sizes: Mapping[str, int], home: Mapp
         raise TopologyError(f"view {view_name} cuts no axis: name one in 'of'")
     for name in view.of:
         if name not in sizes:
-            near = get_close_matches(name, sizes, 1)
-            raise TopologyError(
-                f"view {view_name} is of unknown axis {name!r}{f'; did you mean {near[0]}?' if near else ''}",
-                name,
-            )
+            near = nearest(name, sizes)
+            hint = f"did you mean {near}?" if near else f"the axes are {', '.join(sizes) or 'none'}"
+            raise TopologyError(f"view {view_name} is of unknown axis {name!r}; {hint}", name)
     twice = next((name for at, name in enumerate(view.of) if name in view.of[:at]), None)
     if twice:
         raise TopologyError(f"view {view_name} names axis {twice} twice", twice)
@@ -350,7 +349,7 @@ def _check_view(view_name: str, view: View, sizes: Mapping[str, int], home: Mapp
     if whole != parts:
         raise TopologyError(
             f"view {view_name} does not divide {_product({name: sizes[name] for name in view.of})}: "
-            f"{_product(view.axes)} makes {parts}, not {whole}",
+            f"{_product(view.axes)} makes {_number(parts)}, not {whole}",
             view.of[0],
         )
 
@@ -410,5 +409,18 @@ def _agree(known: dict[str, int], name: str, index: int, given: Mapping[str, int
         )
 
 
+def _number(value: int) -> str:
+    # Python refuses to write integers of more than some thousand digits.
+    return str(value) if value < 1 << 64 else "far more"
+
+
 def _product(sizes: Mapping[str, int]) -> str:
     return " x ".join(f"{name} {size}" for name, size in sizes.items()) or "(no axes)"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Which of `known` is meant by `name`, if one seems to be: engines call the coordinate on tp ``tp_rank``."""
+    names = list(known)
+    short = name.lower().removesuffix("_rank").removesuffix("_index")
+    near = [short] if short in names else get_close_matches(name, names, 1)
+    return near[0] if near else None

@@ -544,6 +544,15 @@ class TestExplain:
         assert "rank 4 owns kv-events: it passes tp = 0; so does rank 0 (the gate says nothing about pp)" in passes
         assert "rank 5 does not own kv-events: it does not pass tp = 0 (its tp is 1); ranks 0, 4 do" in fails
 
+    def test_a_gate_on_an_axis_of_a_view(self) -> None:
+        """It says nothing about attn_dp; of tp it does say something."""
+        view = "[views.attention]\nof = 'tp'\naxes = { attn_dp = 2, attn_tp = 2 }\n"
+        Path("t.toml").write_text(f"[axes]\npp = 2\ntp = 4\n{view}[resources.r]\nowner = {{ attn_tp = 0 }}\n")
+        assert (
+            "(the gate says nothing about pp and attn_dp)"
+            in invoke("explain", "r", "--rank", "4", "--file", "t.toml").output
+        )
+
     @pytest.mark.parametrize(
         ("owner", "rank", "sentence"),
         [

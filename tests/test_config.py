@@ -76,11 +76,9 @@ def toml(found: Any, top: str = "") -> str:
 
 
 def written(data: Any, ending: str) -> str:
-    return {
-        "toml": toml,
-        "json": lambda x: json.dumps(x, indent=2),
-        "yaml": lambda x: yaml.safe_dump(x, sort_keys=False),
-    }[ending](data)
+    if ending == "toml":
+        return toml(data)
+    return json.dumps(data, indent=2) if ending == "json" else yaml.safe_dump(data, sort_keys=False)
 
 
 def job(text: str) -> Job:
@@ -406,6 +404,29 @@ def test_an_unknown_key(text: str, line: int, column: int, meant: str) -> None:
 def test_a_wrong_or_missing_value(text: str, line: int, column: int, message: str) -> None:
     assert places(text) == [("RB903", line, column)]
     assert message in only(text).message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        (f"{AXES}[resources.'']\nowner = {{}}", 4, 12),
+        (f'{AXES}[resources."a\\nb"]\nowner = {{}}', 4, 12),
+        (f'{AXES}[resources]\n"\\u202e" = {{ owner = {{}} }}', 5, 1),
+        (f"{AXES}[views.' ']\nof = 'tp'\naxes = {{ x = 4 }}", 4, 8),
+        (f"{AXES}[hosts]\nranks = {{ '' = '0-7' }}", 5, 11),
+        (f'{AXES}[hosts]\ncount = 2\nnames = ["a", "b\\u0007"]', 6, 15),
+        (f"{AXES}[hosts]\nreserved = {{ '' = 1 }}", 5, 14),
+    ],
+)
+def test_a_name_that_cannot_be_seen(text: str, line: int, column: int) -> None:
+    assert places(text) == [("RB903", line, column)]
+    assert "is no name" in only(text).message
+
+
+def test_an_address_that_cannot_be_seen() -> None:
+    for role in ("bind", "replay", "name", "path"):
+        text = f"{KV}owner = {{}}\n{role} = 'ipc:///run/\u202e{{tp}}'"
+        assert places(text) == [("RB904", 6, len(role) + 5 + len("ipc:///run/"))]
 
 
 def test_nothing_of_pydantic_is_shown() -> None:

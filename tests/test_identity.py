@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rankbind
-from rankbind import Identity, IdentityError, Topology, View
+from rankbind import Identity, IdentityError, RankbindError, Topology, View
 from rankbind.identity import reset
 from rankbind.launcher import number, pairs
 
@@ -552,3 +552,20 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     hosts = "(Host(name='0', ranks=(0, 1)),)"
     assert (tmp_path / "0").read_text() == f"0 [True, True] {hosts}"
     assert (tmp_path / "1").read_text() == f"1 [False, False] {hosts}"
+
+
+def test_an_address_that_the_file_does_not_have(tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        "[axes]\ntp = 2\n"
+        "[resources.log]\nowner = { tp = 0 }\nname = 'log-{tp}'\n[resources.queue]\nowner = { tp = 0 }\n"
+    )
+    me = rankbind.init(file, rank=1)
+    assert me.address("log", role="name") == "log-1"
+    for resource, message in {
+        "log": "'log' of the topology file has no bind: it has name (ask with role='name')",
+        "queue": "'queue' of the topology file has no bind: it has no address",
+        "logs": "the topology file has no resource 'logs': it has log, queue",
+    }.items():
+        with pytest.raises(RankbindError, match=re.escape(message)):
+            me.address(resource)

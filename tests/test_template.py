@@ -155,6 +155,16 @@ def test_an_unknown_name_is_pointed_at_with_the_nearest_one() -> None:
     template.check_names({"atn_dp", "tp"})
 
 
+def test_the_rank_on_an_axis_is_the_axis() -> None:
+    with pytest.raises(TemplateError, match=r"unknown name 'tp_rank' in .*; did you mean tp\?"):
+        Template("{5557 + tp_rank}").check_names({"tp", "pp", "rank", "node_rank"})
+
+
+def test_a_single_slash_is_told_of_the_double_one() -> None:
+    with pytest.raises(TemplateError, match=r"unexpected '/': .*; // is whole division"):
+        Template("{5557 + tp / 2}")
+
+
 def test_a_name_without_a_value_is_pointed_at() -> None:
     with pytest.raises(TemplateError, match=r"'local_rank' in .* has no value here") as caught:
         Template("x{1 + local_rank}").render({"rank": 1})

@@ -21,7 +21,7 @@ from rankbind.errors import (
     TopologyError,
     UnknownAxisError,
 )
-from rankbind.topology import MAX_RANKS, RESERVED_NAMES, Host, Topology, View
+from rankbind.topology import MAX_RANKS, RESERVED_NAMES, Host, Topology, View, nearest
 
 from .support.topologies import ranks, topologies
 
@@ -174,6 +174,26 @@ def test_a_misspelt_axis_is_named_with_the_nearest_one() -> None:
         Topology({}).check_names(["zzz"])
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("tp_rank", "tp"),
+        ("attn_dp_rank", "attn_dp"),
+        ("TP", "tp"),
+        ("pp_index", "pp"),
+        ("atn_tp", "attn_tp"),
+        ("q", None),
+    ],
+)
+def test_engines_call_the_coordinate_on_an_axis_its_rank(written: str, meant: str | None) -> None:
+    assert nearest(written, ["rank", "local_rank", "node_rank", *SGLANG.sizes]) == meant
+
+
+def test_a_view_of_an_unknown_axis_names_those_there_are() -> None:
+    with pytest.raises(TopologyError, match="view moe is of unknown axis 'dp'; the axes are pp, q"):
+        Topology({"pp": 2, "q": 2}, {"moe": View("dp", {"ep": 2})})
+
+
 def test_a_rank_that_does_not_exist() -> None:
     for rank in (-1, 16):
         with pytest.raises(TopologyError, match=rf"rank {rank} does not exist: .* 0\.\.15 \(pp 2 x tp 8\)"):
@@ -229,7 +249,7 @@ def test_a_view_leaves_no_rank_out_and_makes_none_up(parts: dict[str, int]) -> N
     ("view", "message", "axis"),
     [
         (View("frist_a", {"a": 8}), "of unknown axis 'frist_a'; did you mean first_a", "frist_a"),
-        (View("zzz", {"a": 8}), "of unknown axis 'zzz'$", "zzz"),
+        (View("zzz", {"a": 8}), "of unknown axis 'zzz'; the axes are dp, tp, first_a, first_b$", "zzz"),
         (View((), {"a": 1}), "cuts no axis", None),
         (View(("dp", "tp", "tp"), {"a": 8}), "names axis tp twice", "tp"),
         (View("tp", {"dp": 8}), "axis dp is declared twice", "dp"),

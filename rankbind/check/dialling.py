@@ -8,7 +8,7 @@ from typing import TypeVar
 from rankbind.check.ownership import free_axes
 from rankbind.check.plan import Binding, Dialled, Plan
 from rankbind.endpoint import MAX_PORT, Endpoint, overlaps
-from rankbind.finding import Finding, Label, few, ranks_text, who
+from rankbind.finding import Finding, Label, Level, few, ranks_text, who
 from rankbind.resource import Resource
 
 _Either = TypeVar("_Either", Binding, Dialled)
@@ -33,6 +33,8 @@ def findings(plan: Plan) -> Iterator[Finding]:
             lost, deaf = _missed(plan, dialled, bound)
             yield from _unbound(plan, resource, lost, bound, deaf)
             yield from _undialled(plan, resource, deaf, bound, dialled)
+            if not lost and not deaf:
+                yield from _on_other_hosts(plan, resource, dialled, bound)
 
 
 def _across_processes(
@@ -100,18 +102,29 @@ def _each_owner(plan: Plan, bound: list[Binding]) -> str | None:
 
 def _missed(plan: Plan, dialled: list[Dialled], bound: list[Binding]) -> tuple[list[Dialled], list[Binding]]:
     """Who dials in vain, and who listens in vain."""
-    listeners: dict[Hashable, list[list[Binding]]] = {}
-    for heard in _alike(bound):
-        listeners.setdefault(_where(heard[0].endpoint), []).append(heard)
     lost: list[Dialled] = []
     reached: set[int] = set()
-    for callers in _alike(dialled):
-        there = [*listeners.get(_where(callers[0].endpoint), ()), *listeners.get(_RANGES, ())]
-        found = [heard for heard in there if reaches(plan, callers[0], heard[0])]
-        reached.update(id(b) for heard in found for b in heard)
+    for callers, found in _calls(plan, dialled, bound):
+        reached.update(id(b) for b in found)
         if not found:
             lost.extend(callers)
     return lost, [b for b in bound if id(b) not in reached]
+
+
+def _calls(
+    plan: Plan, dialled: Iterable[Dialled], bound: Iterable[Binding]
+) -> Iterator[tuple[list[Dialled], list[Binding]]]:
+    """Those that dial alike, and all whom they reach."""
+    listeners: dict[tuple[Hashable, int | None], list[list[Binding]]] = {}
+    for heard in _alike(bound):
+        for node in (heard[0].node, None):
+            listeners.setdefault((_where(heard[0].endpoint), node), []).append(heard)
+    for callers in _alike(dialled):
+        node = _node(plan, callers[0])
+        there = (
+            heard for where in (_where(callers[0].endpoint), _RANGES) for heard in listeners.get((where, node), ())
+        )
+        yield callers, [b for heard in there if reaches(plan, callers[0], heard[0]) for b in heard]
 
 
 _RANGES = "ranges"
@@ -159,6 +172,50 @@ def _undialled(
     )
 
 
+def _on_other_hosts(plan: Plan, resource: Resource, dialled: list[Dialled], bound: list[Binding]) -> Iterator[Finding]:
+    """A consumer outside the job that dials its own host, for owners on several: it runs on one of them at most."""
+    near = [d for d in dialled if d.node is None and _own_host(plan, d.endpoint) and d.endpoint.transport != "inproc"]
+    if not near:
+        return
+    at_home = {id(d) for d in near}
+    others = [d for d in dialled if id(d) not in at_home]
+    # Who is dialled where he is as well is out of danger, and of an election one wins, wherever.
+    safe = {id(b) for _, reached in _calls(plan, others, bound) for b in reached}
+    calls = list(_calls(plan, near, [b for b in bound if b.election is None and id(b) not in safe]))
+    listeners = sorted({id(b): b for _, reached in calls for b in reached}.values(), key=_by_rank)
+    nodes = sorted({b.node for b in listeners})
+    certain = [d for callers, reached in calls if len(callers) < len({b.node for b in reached}) for d in callers]
+    # As many callers as hosts, for every address: one runs on each, which is what is meant.
+    if len(nodes) < 2 or (not certain and all(len(callers) >= len(nodes) for callers, _ in calls)):
+        return
+    found = certain or near
+    hosts = [plan.host_name(node) for node in nodes]
+    endpoints = list(dict.fromkeys(str(d.endpoint) for d in found))
+    yield Finding(
+        "RB211",
+        f"{resource.name}: the consumer dials {few(endpoints)} on its own host, and hosts {few(hosts)} listen: "
+        + ("it reaches one of them only" if certain else "one process reaches one of them only"),
+        Level.ERROR if certain else Level.NOTE,
+        labels=(
+            *_consumer_labels(plan, resource, found),
+            *plan.address_label(resource, listeners[0].address, f"bound on hosts {few(hosts)}"),
+        ),
+        facts={
+            "resource": resource.name,
+            "ranks": sorted({b.rank for b in listeners}),
+            "endpoints": list(dict.fromkeys(b.text for b in listeners))[:64],
+            "dialled": endpoints[:64],
+            "hosts": hosts,
+        },
+        fix="dial each owner at an address of its host\n"
+        f"or, where a consumer runs on every host, give it an axis for that: axes = {{ node = {len(nodes)}, ... }}",
+    )
+
+
+def _by_rank(binding: Binding) -> tuple[int, int]:
+    return binding.rank, binding.node
+
+
 def reaches(plan: Plan, dialled: Dialled, binding: Binding) -> bool:
     """Whether what is dialled gets to the process of a binding."""
     to, at = dialled.endpoint, binding.endpoint
@@ -187,8 +244,12 @@ def _node(plan: Plan, dialled: Dialled) -> int | None:
     to = dialled.endpoint
     if to.host in plan.addressed:
         return plan.addressed[to.host]
-    # The dialler's own host: anything but tcp, loopback, and the address that is none.
-    return dialled.node if to.transport != "tcp" or to.is_wildcard or _loopback(to) else None
+    return dialled.node if _own_host(plan, to) else None
+
+
+def _own_host(plan: Plan, to: Endpoint) -> bool:
+    """Whether to dial it is to stay at home: anything but tcp, loopback, and the address that is none."""
+    return to.host not in plan.addressed and (to.transport != "tcp" or to.is_wildcard or _loopback(to))
 
 
 def _who(found: list[Dialled]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from rankbind.check.clashes import Clash, clashes
-from rankbind.check.ownership import free_along, hosts_text, spelled
+from rankbind.check.ownership import free_along, hosts_text, singleton, spelled
 from rankbind.check.plan import Binding, Plan
 from rankbind.endpoint import EPHEMERAL_PORTS, IPC_PATH_BYTES, MAX_PORT, UNPRIVILEGED_PORT_START, Endpoint
 from rankbind.errors import ScopeError
@@ -144,6 +145,8 @@ def _two_text(plan: Plan, a: Binding, b: Binding) -> str:
 def _row_text(plan: Plan, row: Mapping[str, Any], a: Binding, same: bool) -> str:
     host = f" on host {row['host']}" if a.address.scope == "host" else ""
     if not same:
+        if row["endpoint"] == row["other"]:
+            return f"{row['endpoint']}{host}: {ranks_text(row['endpoint_ranks'])} and {ranks_text(row['other_ranks'])}"
         return (
             f"{row['endpoint']} ({ranks_text(row['endpoint_ranks'])}) and "
             f"{row['other']} ({ranks_text(row['other_ranks'])}){host}"
@@ -181,21 +184,38 @@ def _clash_fix(plan: Plan, found: list[Clash], free: tuple[str, ...]) -> str | N
         if a.rank != b.rank:
             return None
         return "bind different addresses" if a.node == b.node else "give each rank to one host"
+    promised = set(a.resource.once_per or ())
+    if a.resource.once_per is not None and promised.isdisjoint(free):
+        # The promise says who should own: RB102 proposes the same, and other addresses would not keep it.
+        meant = singleton(plan, a.resource)
+        if meant is not None and _keeps_apart(plan, a, meant):
+            return spelled(meant)
     vary = _vary(plan, a, free)
     if _names_all(a.address, free) or not isinstance(a.resource.owner, Gate):
         return vary
     topology = plan.job.topology
-    promised = set(a.resource.once_per or ())
     named = [name for name in a.resource.owner.terms if name in topology.sizes]
     try:
         leaves = topology.factors([*free, *(name for name in named if name not in free)])
     except ScopeError:
         return vary
     group = [name for name in leaves if (name in free or name in named) and name not in promised]
-    # A gate on ranks says nothing about which axes its scope would span.
-    if promised.isdisjoint(free) and group and len(named) == len(a.resource.owner.terms):
-        return f"{spelled(Scope(group))}\nor, where each is meant, {vary}"
+    if promised.isdisjoint(free) and group:
+        index = Scope(group).group_rank(topology, topology.coordinates(a.rank))
+        last = index == prod(topology.sizes[name] for name in group) - 1
+        backwards = any(value < 0 for values in a.resource.owner.terms.values() for value in values)
+        scope = Scope(group, -1 if last and backwards else index)
+        if _keeps_apart(plan, a, scope):
+            return f"{spelled(scope)}\nor, where each is meant, {vary}"
     return vary
+
+
+def _keeps_apart(plan: Plan, binding: Binding, owner: Scope | Gate) -> bool:
+    """Whether, with another owner, nobody meets at this address."""
+    resource = replace(binding.resource, owner=owner)
+    job = replace(plan.job, resources=(resource,))
+    bindings = Plan(replace(plan.declaration, job=job)).bindings
+    return not any(clashes(b for b in bindings if b.address is binding.address))
 
 
 def _vary(plan: Plan, binding: Binding, free: tuple[str, ...]) -> str:
@@ -208,9 +228,9 @@ def _vary(plan: Plan, binding: Binding, free: tuple[str, ...]) -> str:
         try:
             leaves = plan.job.topology.factors([*free, *named])
         except ScopeError:
-            leaves = free
-        all_axes = [name for name in leaves if name in free or name in named]
-        offset = "rank" if "rank" in binding.address.template.names else _number(all_axes)
+            leaves = ()  # it speaks of one axis in two ways
+        axes = [name for name in leaves if name in free or name in named]
+        offset = "rank" if "rank" in binding.address.template.names or not axes else _number(axes)
         return f"let it vary with {offset}: that is different for each owner"
     offset = _number(free)
     taken = [
@@ -244,7 +264,7 @@ def _factor(expression: str) -> str:
 def _apart(plan: Plan, a: Binding, b: Binding) -> str | None:
     """Where the second resource could go: the nearest ports that nobody of the job binds."""
     if a.endpoint is None or b.endpoint is None or a.endpoint.transport != "tcp":
-        return "give the two different addresses"
+        return f"give the two different {'addresses' if a.endpoint or b.endpoint else f'{a.address.kind}s'}"
 
     def ports(of: Binding) -> list[tuple[int, int]]:
         return [

@@ -148,8 +148,7 @@ def _outside(plan: Plan, resource: Resource, owner: Scope | Gate, labels: tuple[
         facts: dict[str, Any] = {"resource": resource.name}
         if owner is resource.owner and resource.name in plan.owners:
             facts["owners"] = len(plan.owners[resource.name])
-        fix = "count the last one as -1: that holds for every size"
-        yield Finding("RB104", f"resource {resource.name}: {error}", labels=labels, facts=facts, fix=fix)
+        yield Finding("RB104", f"resource {resource.name}: {error}", labels=labels, facts=facts)
 
 
 def _gate_path(plan: Plan, resource: Resource, consumer: Consumer) -> KeyPath:
@@ -164,7 +163,7 @@ def _count(plan: Plan, resource: Resource) -> Iterator[Finding]:
             f"nobody owns {resource.name}: no rank passes {resource.owner}",
             labels=plan.owner_label(resource, "lets nobody through"),
             facts={"resource": resource.name, "owners": 0},
-            fix=None if resource.once_per is None else _singleton(plan, resource),
+            fix=None if resource.once_per is None else singleton_text(plan, resource),
         )
         return
     if resource.once_per is None:
@@ -208,7 +207,7 @@ def _nobody(plan: Plan, resource: Resource, missing: list[tuple[int, ...]]) -> F
             *plan.value("resources", resource.name, "once_per", text="one owner for each of these is promised"),
         ),
         facts={"resource": resource.name, "once_per": list(axes), "missing": values},
-        fix=_singleton(plan, resource),
+        fix=singleton_text(plan, resource),
     )
 
 
@@ -235,12 +234,18 @@ def _several(plan: Plan, resource: Resource, several: Mapping[tuple[int, ...], l
         ),
         facts={"resource": resource.name, "once_per": list(axes), "several": rows, "axes": list(free)},
         details=tuple(details),
-        fix=_singleton(plan, resource),
+        fix=singleton_text(plan, resource),
     )
 
 
-def _singleton(plan: Plan, resource: Resource) -> str | None:
-    """The scope that owns once for each value of `once_per`, where there is one."""
+def singleton_text(plan: Plan, resource: Resource) -> str | None:
+    """`singleton` as the file spells it."""
+    owner = singleton(plan, resource)
+    return None if owner is None else spelled(owner)
+
+
+def singleton(plan: Plan, resource: Resource) -> Scope | Gate | None:
+    """The owner that there is once for each value of `once_per`, where one can be told."""
     topology = plan.job.topology
     try:
         leaves = topology.factors(resource.once_per or ())
@@ -248,7 +253,7 @@ def _singleton(plan: Plan, resource: Resource) -> str | None:
         return None
     # Axes of size 1 too: the declaration is to hold when they grow.
     group = [name for name in leaves if name not in (resource.once_per or ())]
-    return spelled(Scope(group) if group else Gate({}))
+    return Scope(group) if group else Gate({})
 
 
 def spelled(owner: Scope | Gate) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rankbind.check.dialling import reaches
+from rankbind.check.ownership import free_axes
 from rankbind.check.plan import Binding, Dialled, Plan
 from rankbind.errors import ScopeError
 from rankbind.finding import ranges, ranks_text
@@ -127,7 +128,7 @@ def _gate_verdict(plan: Plan, name: str, gate: Gate, rank: int) -> str:
         at[LOCAL_RANK] = hosts[0].ranks.index(rank)
     failing = [term for term in gate.terms if rank not in Gate({term: gate.terms[term]}).owners(topology)]
     told = ", ".join(f"its {term} is {at[term]}" if term in at else f"it has no {term}" for term in failing)
-    free = [axis for axis in topology.axes if axis not in gate.terms and topology.sizes[axis] > 1]
+    free = [axis for axis in free_axes(topology, owners) if axis not in gate.terms]
     if failing:
         does = f"{_owned(owners)} do{'es' * (len(owners) == 1)}"
         return f"rank {rank} does not own {name}: it does not pass {gate} ({told}); {does}"

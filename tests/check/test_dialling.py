@@ -222,9 +222,65 @@ def test_any_candidate_may_be_the_one_that_is_dialled() -> None:
     assert codes(text) == []
 
 
-def test_loopback_of_an_outsider_may_be_any_host() -> None:
-    text = kv("owner = { local_rank = 0 }\nbind = 'tcp://*:6000'\nconnect = { to = 'tcp://127.0.0.1:6000', axes = {} }")
-    assert codes(text + "\n[hosts]\ncount = 2") == []
+HOSTS = "\n[hosts]\ncount = 2"
+
+
+@pytest.mark.parametrize("to", ["tcp://127.0.0.1:6000", "tcp://localhost:6000", "tcp://0.0.0.0:6000"])
+def test_loopback_of_an_outsider_may_be_any_host_but_is_one(to: str) -> None:
+    text = kv(f"owner = {{ @ }}\nbind = 'tcp://*:6000'\nconnect = {{ to = '{to}', axes = {{}} }}{HOSTS}")
+    assert codes(text.replace("@", "rank = 0")) == []
+    assert codes(text.replace("@", "rank = 7")) == []
+    found = finding(text.replace("@", "local_rank = 0"), "RB211")
+    assert found.fails
+    assert "on its own host, and hosts 0, 1 listen: it reaches one of them only" in found.message
+    assert found.facts == {
+        "resource": "kv",
+        "ranks": [0, 4],
+        "endpoints": ["tcp://*:6000"],
+        "dialled": [to],
+        "hosts": ["0", "1"],
+    }
+
+
+def test_one_consumer_on_each_host_reaches_them_all() -> None:
+    text = kv(
+        "owner = { local_rank = [0, 1] }\nbind = 'tcp://*:{6000 + local_rank}'\n"
+        f"connect = {{ to = 'tcp://localhost:{{6000 + r}}', axes = {{ @r = 2 }} }}{HOSTS}"
+    )
+    assert codes(text.replace("@", "node = 2, ")) == []
+    assert codes(text.replace("@", "")) == ["RB211"]
+
+
+def test_a_router_that_dials_loopback_for_owners_on_two_hosts_is_noted() -> None:
+    text = kv(
+        "singleton_per = { group = 'tp' }\nbind = '@{6000 + pp}'\n"
+        f"connect = {{ to = '@@{{6000 + r}}', axes = {{ r = 2 }} }}{HOSTS}"
+    )
+    loopback = text.replace("@@", "tcp://127.0.0.1:").replace("@", "tcp://*:")
+    found = finding(loopback, "RB211")
+    assert not found.fails
+    assert "one process reaches one of them only" in found.message
+    assert codes(loopback.replace("{ r = 2 }", "{ node = 2, r = 2 }")) == []  # what the help says
+    assert codes(loopback.replace("{ r = 2 }", "{ r = 1 }")) == ["RB211"]  # nobody dials 6001: that is enough
+    assert underlined(found, loopback) == ["'tcp://127.0.0.1:{6000 + r}'", "'tcp://*:{6000 + pp}'"]
+    assert codes(text.replace("@@", "ipc:///run/x").replace("@", "ipc:///run/x")) == ["RB211"]
+    assert codes(loopback.replace("127.0.0.1", "h")) == []
+    assert codes(loopback.replace(HOSTS, "")) == []
+
+
+def test_of_an_election_one_listens() -> None:
+    scope = "singleton_per = { group = 'world', rank = 'any' }"
+    text = kv(f"{scope}\nbind = 'tcp://*:6000'\nconnect = {{ to = 'tcp://127.0.0.1:6000', axes = {{}} }}{HOSTS}")
+    assert codes(text) == []
+
+
+def test_who_is_dialled_by_the_name_of_his_host_too_is_reached() -> None:
+    text = kv(
+        "singleton_per = { group = 'tp' }\nbind = 'tcp://*:{6000 + pp}'\nconnect = [\n"
+        "  { to = 'tcp://127.0.0.1:6000', axes = {} }, { to = 'tcp://b:6001', axes = {} }]\n"
+        "[hosts]\ncount = 2\nnames = ['a', 'b']"
+    )
+    assert codes(text) == []
 
 
 # ---- RB208
@@ -268,3 +324,13 @@ def test_large_jobs() -> None:
     start = time.perf_counter()
     assert codes(text) == []
     assert time.perf_counter() - start < 20
+
+
+def test_large_jobs_with_a_router_on_loopback() -> None:
+    text = (
+        "[axes]\ndp = 1024\n[hosts]\ncount = 1024\n[resources.kv]\nowner = {}\nbind = 'tcp://*:{6000 + dp}'\n"
+        "connect = { to = 'tcp://127.0.0.1:{6000 + r}', axes = { r = 1024 } }"
+    )
+    start = time.perf_counter()
+    assert codes(text) == ["RB211"]
+    assert time.perf_counter() - start < 5

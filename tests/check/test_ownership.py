@@ -216,6 +216,7 @@ def test_a_rank_that_the_group_does_not_have(said: str, message: str, under: str
     found = finding(text, "RB104")
     assert failing(text) == ["RB104"]
     assert message in found.message
+    assert found.fix is None  # the message says which ranks there are
     assert under is None or underlined(found, text) == [under]
 
 
