@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankbind.source import Document, KeyPath, SourceError, Span, parse, read
-
-settings.register_profile("rankbind", deadline=None, max_examples=100)
-settings.load_profile("rankbind")
 
 ENDINGS = ["toml", "yaml", "json"]
 

@@ -17,9 +17,6 @@ from rankbind.endpoint import normal_path, overlaps
 
 from ..support.findings import JOB, findings, plan
 
-settings.register_profile("rankbind", deadline=None, max_examples=100)
-settings.load_profile("rankbind")
-
 TWO = "[axes]\ntp = 2\n[resources.a]\nowner = { tp = 0 }\n<a>\n[resources.b]\nowner = { tp = 1 }\n<b>\n"
 """Rank 0 owns a, rank 1 owns b, on one host."""
 

@@ -15,9 +15,6 @@ from rankbind.finding import Finding, Level
 
 from ..support.findings import JOB, codes, failing, finding, findings, plan, underlined
 
-settings.register_profile("rankbind", deadline=None, max_examples=100)
-settings.load_profile("rankbind")
-
 AXES = "[axes]\npp = 2\ntp = 4\n"
 DEFAULTS = "[hosts]\nephemeral = [32768, 60999]\nunprivileged_port_start = 1024\n"
 

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankbind.check.ownership import free_along, free_axes
@@ -16,9 +16,6 @@ from rankbind.topology import Topology, View
 
 from ..support.findings import JOB, codes, failing, finding, findings, underlined
 from ..support.topologies import topologies
-
-settings.register_profile("rankbind", deadline=None, max_examples=100)
-settings.load_profile("rankbind")
 
 
 def kv(text: str) -> str:
