@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from rankbind import __version__
+from rankbind.topology import nearest
 
 if TYPE_CHECKING:
     from rankbind.check.code import Code
@@ -242,21 +243,17 @@ def _code(given: str) -> str:
     code = given.upper()
     if code in known:
         return code
-    from difflib import get_close_matches
-
     family = [other for other in known if other[:3] == code[:3]]
-    near = get_close_matches(code, family or known, 1)
-    hint = f"did you mean {near[0]} ({known[near[0]]})? " if near else ""
+    near = nearest(code, family or known)
+    hint = f"did you mean {near} ({known[near]})? " if near else ""
     raise click.UsageError(f"there is no code {given}; {hint}`rankbind explain` lists them all")
 
 
 def _choose(what: str, given: str, known: Sequence[str], file: str) -> None:
     if given in known:
         return
-    from difflib import get_close_matches
-
-    near = get_close_matches(given, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+    near = nearest(given, known)
+    hint = f"did you mean {near}?" if near else f"it has {', '.join(known) or 'none'}"
     raise click.UsageError(f"{file} has no {what} {given}; {hint}")
 
 

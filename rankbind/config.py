@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -26,7 +25,7 @@ from rankbind.source import Document, KeyPath, SourceError, Span
 from rankbind.source import parse as parse_source
 from rankbind.source import read as read_source
 from rankbind.template import Template
-from rankbind.topology import MAX_RANKS, Topology, View
+from rankbind.topology import MAX_RANKS, Topology, View, nearest
 
 _BRACES = re.compile(r"\{\{|\}\}|\{[^}]*\}")
 
@@ -525,5 +524,5 @@ def _model_at(path: KeyPath) -> type[_Model]:
 
 
 def _meant(name: str, known: Any) -> str:
-    near = get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]}?" if near else f"known are {few(list(known), 20) or 'none'}"
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else f"known are {few(list(known), 20) or 'none'}"

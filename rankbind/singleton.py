@@ -18,7 +18,6 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from types import MethodType
 from typing import IO, TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -27,6 +26,7 @@ from rankbind.errors import IdentityError, ScopeError, TopologyError, UnknownAxi
 from rankbind.identity import Identity, acted_on, identity
 from rankbind.once import COLD, Args, Kwargs, Once, OnceAwaited, OnceNow, call_site
 from rankbind.scope import Gate, Scope
+from rankbind.topology import nearest
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -149,8 +149,8 @@ class Declaration(Generic[D]):
         else:
             known = {resource.name: resource.owner for resource in who.job.resources}
             if self.owner_said not in known:
-                near = get_close_matches(self.owner_said, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+                near = nearest(self.owner_said, known)
+                hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known) or 'none'}"
                 raise ScopeError(f"the topology file has no resource {self.owner_said!r}; {hint}")
             gate = known[self.owner_said]
         if isinstance(gate, Scope) and gate.rank == "any":

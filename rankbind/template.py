@@ -8,7 +8,7 @@ Inside braces: integers, names, ``+ - * // %`` and parentheses. Names are coordi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -98,12 +98,17 @@ class Template:
 
     def check_names(self, known: Mapping[str, object] | frozenset[str] | set[str]) -> None:
         """Raise `TemplateError` at the first name that is not among `known`, with the nearest that is."""
+        for error in self.unknown_names(known):
+            raise error
+
+    def unknown_names(self, known: Mapping[str, object] | frozenset[str] | set[str]) -> Iterator[TemplateError]:
+        """What `check_names` would raise, for every name that is not among `known`."""
         for name, column in self.names.items():
             if name not in known:
                 near = nearest(name, sorted(known))
                 ordered = known if isinstance(known, Mapping) else sorted(known)
                 hint = f"; did you mean {near}?" if near else f"; known are {', '.join(ordered)}"
-                raise TemplateError(f"unknown name {name!r} in {self.text!r}{hint}", column, len(name))
+                yield TemplateError(f"unknown name {name!r} in {self.text!r}{hint}", column, len(name))
 
     def render(self, values: Mapping[str, int]) -> str:
         """The text with every brace replaced by its value.

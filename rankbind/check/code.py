@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -22,6 +21,7 @@ from rankbind.finding import Finding, Label, Level, ranks_text
 from rankbind.resource import Resource
 from rankbind.scope import Gate, Scope
 from rankbind.source import Span
+from rankbind.topology import nearest
 
 _WORD: Final = "singleton_per"
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -286,21 +286,17 @@ def _symbol(name: str) -> str:
 
 def _unknown(site: Site, name: str, declaration: Declaration) -> Finding:
     known = [resource.name for resource in declaration.job.resources]
-    near = get_close_matches(name, known, 1)
+    near = nearest(name, known)
     file = declaration.document.file
     return Finding(
         "RB403",
         f"the code names resource {name!r}, which {file} does not declare",
         labels=(
             Label(site.span, "named here"),
-            *(
-                (Label(declaration.document.key("resources", near[0]), "a resource of nearly this name"),)
-                if near
-                else ()
-            ),
+            *((Label(declaration.document.key("resources", near), "a resource of nearly this name"),) if near else ()),
         ),
         facts={"resource": name, "known": known},
-        fix=f"did you mean {near[0]}?"
+        fix=f"did you mean {near}?"
         if near
         else f"declare [resources.{name}]; declared are {', '.join(known) or 'none'}",
     )

@@ -7,12 +7,11 @@ from math import prod
 from typing import Any
 
 from rankbind.check.plan import Plan
-from rankbind.errors import ScopeError, TemplateError, UnknownAxisError
+from rankbind.errors import ScopeError, UnknownAxisError
 from rankbind.finding import Finding, Label, few, ranks_text
 from rankbind.resource import Consumer, Resource
 from rankbind.scope import HOST, LOCAL_RANK, WORLD, Gate, Scope
 from rankbind.source import KeyPath
-from rankbind.template import Template
 from rankbind.topology import Topology
 
 # What a gate may compare besides axes.
@@ -126,17 +125,14 @@ def _undeclared_names(plan: Plan, resource: Resource) -> Iterator[Finding]:
             own = {*consumer.axes, *(f"{axis}_size" for axis in consumer.axes), *sizes, "world_size", "nnodes"}
         templates.append((consumer.template, own, declaration.consumer_path(resource, consumer)))
     for template, known, place in templates:
-        for name, column in template.names.items():
-            try:
-                Template(f"{{{name}}}").check_names(known)
-            except TemplateError as error:
-                where = declaration.document.inside(place, column, len(name))
-                yield Finding(
-                    "RB103",
-                    f"resource {resource.name}: {error}",
-                    labels=(Label(where, "not a coordinate or a size"),),
-                    facts={"resource": resource.name, "axis": name},
-                )
+        for error in template.unknown_names(known):
+            where = declaration.document.inside(place, error.column, error.width)
+            yield Finding(
+                "RB103",
+                f"resource {resource.name}: {error}",
+                labels=(Label(where, "not a coordinate or a size"),),
+                facts={"resource": resource.name, "axis": template.text[error.column :][: error.width]},
+            )
 
 
 def _outside(plan: Plan, resource: Resource, owner: Scope | Gate, labels: tuple[Label, ...]) -> Iterator[Finding]:
@@ -212,27 +208,28 @@ def _nobody(plan: Plan, resource: Resource, missing: list[tuple[int, ...]]) -> F
 
 
 def _several(plan: Plan, resource: Resource, several: Mapping[tuple[int, ...], list[int]]) -> Finding:
-    topology = plan.job.topology
     axes = resource.once_per or ()
-    rows = [{"coordinates": dict(zip(axes, value, strict=True)), "ranks": ranks} for value, ranks in several.items()]
-    free = free_along(topology, several.values(), resource)
-    details = [
-        f"{_values([dict(zip(axes, value, strict=True))])}: {ranks_text(ranks)} on {hosts_text(plan, ranks)}"
-        for value, ranks in list(several.items())[:4]
-    ]
+    found = [(dict(zip(axes, value, strict=True)), ranks) for value, ranks in several.items()]
+    free = free_along(plan.job.topology, several.values(), resource)
+    details = [f"{_values([at])}: {ranks_text(ranks)} on {hosts_text(plan, ranks)}" for at, ranks in found[:4]]
     if len(several) > 4:
         details.append(f"... and {len(several) - 4} more like these")
-    value, first = next(iter(several.items()))
+    at, first = found[0]
     return Finding(
         "RB102",
-        f"{resource.name} has several owners: {ranks_text(first)} for {_values([dict(zip(axes, value, strict=True))])}"
+        f"{resource.name} has several owners: {ranks_text(first)} for {_values([at])}"
         + (f", and so for {len(several) - 1} more" if len(several) > 1 else "")
         + (f"; the owner is free along {', '.join(free)}" if free else ""),
         labels=(
             *plan.owner_label(resource, f"lets {ranks_text(first)} through"),
             *plan.value("resources", resource.name, "once_per", text="exactly one for each of these is promised"),
         ),
-        facts={"resource": resource.name, "once_per": list(axes), "several": rows, "axes": list(free)},
+        facts={
+            "resource": resource.name,
+            "once_per": list(axes),
+            "several": [{"coordinates": at, "ranks": ranks} for at, ranks in found],
+            "axes": list(free),
+        },
         details=tuple(details),
         fix=singleton_text(plan, resource),
     )

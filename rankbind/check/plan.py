@@ -84,10 +84,6 @@ class Plan:
         self.bindings: tuple[Binding, ...] = tuple(self._bind())
         self.dialled: tuple[Dialled, ...] = tuple(self._dial())
 
-    def key(self, *path: str | int, text: str = "") -> tuple[Label, ...]:
-        """A label on the key at `path` of the file."""
-        return (Label(self.declaration.document.key(*path), text),)
-
     def value(self, *path: str | int, text: str = "") -> tuple[Label, ...]:
         """A label on the value at `path` of the file."""
         return (Label(self.declaration.document.value(*path), text),)
