@@ -135,6 +135,7 @@ class _Resource(_Model):
 
 
 class _File(_Model):
+    deployment: StrictStr | None = None
     axes: _Sizes
     views: dict[str, _View] = {}
     hosts: Annotated[_Hosts, BeforeValidator(_as_count)] = Field(default_factory=_Hosts)
@@ -255,7 +256,7 @@ class _Builder:
             tuple(ReservedPorts(first, last, holder) for holder, (first, last) in hosts.reserved.items()),
             {name: tuple(addresses) for name, addresses in hosts.addresses.items()},
         )
-        return Job(topology, resources, facts)
+        return Job(topology, resources, facts, self.file.deployment)
 
     def check_names(self) -> None:
         """Names go into messages and reports, and are typed on a command line: something has to be seen of them."""
@@ -268,6 +269,8 @@ class _Builder:
         ]
         spans = [(name, self.document.key(*path, name)) for path, names in named for name in names]
         spans += [(name, self.document.value("hosts", "names", at)) for at, name in enumerate(hosts.names or ())]
+        if self.file.deployment is not None:
+            spans.append((self.file.deployment, self.document.value("deployment")))
         for name, span in spans:
             if not name.strip() or not name.isprintable():
                 self.add("RB903", f"{name!r} is no name: it is empty, or has characters that cannot be seen", span)

@@ -29,6 +29,9 @@ Hosts: TypeAlias = int | Sequence[int] | Mapping[str, Sequence[int]]
 PROCESS = "process"
 """The one axis of a world whose axes nobody declared."""
 
+DEPLOYMENT = "default"
+"""The name of a deployment that nobody named."""
+
 _SAY_IT = """this process does not know its rank. Say it in one of three ways:
   in code:       rankbind.init("topology.toml", rank=3), or rankbind.init(axes={"pp": 2, "tp": 4}, rank=3)
   by variables:  RANKBIND_TOPOLOGY=topology.toml (or RANKBIND_AXES=pp=2,tp=4) and RANKBIND_RANK=3
@@ -46,6 +49,8 @@ class Identity:
         source: who said so, with the names and values of the variables.
         job: the topology file's resources, for ``singleton_per("name")``.
         declared: False when only the number of processes is known; the single axis is then `PROCESS`.
+        deployment: the name that tells the claims of one launch from those of others on the same hosts. None: this is
+            no process of a launch but one that `use` plays, and what it makes is not claimed.
     """
 
     topology: Topology
@@ -54,6 +59,7 @@ class Identity:
     source: str
     job: Job | None = None
     declared: bool = True
+    deployment: str | None = None
 
     @classmethod
     def of(
@@ -62,6 +68,7 @@ class Identity:
         rank: int | None = None,
         coordinates: Mapping[str, int] | None = None,
         source: str = "given",
+        deployment: str | None = None,
     ) -> Identity:
         """The process at `rank` or at `coordinates`, without a look at the environment.
 
@@ -71,7 +78,10 @@ class Identity:
         topology = _topology(job)
         known = topology.complete({**(coordinates or {}), **({} if rank is None else {"rank": rank})})
         found = topology.rank(known) if all(name in known for name in topology.axes) else None
-        return cls(topology, MappingProxyType(known), found, source, job if isinstance(job, Job) else None)
+        named = None if deployment is None else _named(deployment, source)
+        return cls(
+            topology, MappingProxyType(known), found, source, job if isinstance(job, Job) else None, deployment=named
+        )
 
     def address(self, resource: str, role: str = "bind") -> str:
         """The address of `resource` on this process, as the topology file has it: ``tcp://*:5558``.
@@ -116,6 +126,7 @@ def init(
     coordinates: Mapping[str, int] | None = None,
     device_mesh: Any = None,
     process_groups: Mapping[str, Any] | None = None,
+    deployment: str | None = None,
 ) -> Identity:
     """Say which process this is. What is left out comes from the environment; what is said twice has to agree.
 
@@ -130,6 +141,8 @@ def init(
         coordinates: indices on the axes; some are enough, if they decide what is asked later.
         device_mesh: a ``torch.distributed`` DeviceMesh of the whole world with ``mesh_dim_names``. Read once, here.
         process_groups: a ``torch.distributed`` process group for each axis: those that this process is in.
+        deployment: what to call this launch, to tell its claims from those of others on the same hosts. Left out, it is
+            that of ``RANKBIND_DEPLOYMENT``, else of the topology file, else ``default``.
 
     Raises:
         IdentityError: two sources contradict each other, nobody says the rank, a variable is no number, or it is too
@@ -163,7 +176,7 @@ def init(
                 f"{said[-1].said}: the topology has no axis {axis} of size {size} ({_sizes(_topology(job))})"
             )
     who = _resolve(job, said, hosts, placed=source is not None)
-    return _state.install(who)
+    return _state.install(who if deployment is None else replace(who, deployment=_named(deployment, "init")))
 
 
 def identity() -> Identity:
@@ -184,18 +197,32 @@ def current() -> Identity | None:
     return _state.process
 
 
+def deployment() -> str:
+    """The name of the deployment that this process belongs to, also where nobody has said which rank it is.
+
+    Raises:
+        IdentityError: ``RANKBIND_DEPLOYMENT`` is no name.
+    """
+    who = current()
+    return (None if who is None else who.deployment) or _deployment(None)
+
+
 @contextmanager
 def use(
-    who: Identity | Topology | Job, rank: int | None = None, coordinates: Mapping[str, int] | None = None
+    who: Identity | Topology | Job,
+    rank: int | None = None,
+    coordinates: Mapping[str, int] | None = None,
+    deployment: str | None = None,
 ) -> Iterator[Identity]:
     """Be another process inside the block: for tests, and for several ranks in one process.
 
     It holds for this thread or task and what it starts in its context; the environment is not looked at. What is made
-    inside belongs to that `Identity`, and is found again when the same one is used again.
+    inside belongs to that `Identity`, and is found again when the same one is used again. Without a `deployment`
+    nothing that is made inside is claimed.
     """
-    if isinstance(who, Identity) and (rank is not None or coordinates is not None):
+    if isinstance(who, Identity) and (rank, coordinates, deployment) != (None, None, None):
         raise TypeError("an Identity says its rank already: give use a Topology with rank or coordinates")
-    one = who if isinstance(who, Identity) else Identity.of(who, rank, coordinates, "use()")
+    one = who if isinstance(who, Identity) else Identity.of(who, rank, coordinates, "use()", deployment)
     _state.stop_shortcuts()
     token = _scoped.set((one, _state.generation))
     try:
@@ -358,7 +385,8 @@ def _resolve(job: Topology | Job | None, said: list[Statement], hosts: Hosts | N
     said = said + [statement for statement in launchers if statement.size == topology.size]
     known = _agreed(topology, said)
     job = _place(job, said, launcher.hosts() if hosts is None else hosts, placed)
-    return replace(Identity.of(job, coordinates=known, source=said[0].said), declared=declared)
+    who = Identity.of(job, coordinates=known, source=said[0].said)
+    return replace(who, declared=declared, deployment=_deployment(job))
 
 
 def _agreed(topology: Topology, said: list[Statement]) -> dict[str, int]:
@@ -401,12 +429,25 @@ def _place(job: Topology | Job, said: list[Statement], hosts: Hosts | None, plac
     return replace(job, topology=topology) if isinstance(job, Job) else topology
 
 
+def _deployment(job: Topology | Job | None) -> str:
+    named = os.environ.get("RANKBIND_DEPLOYMENT")
+    if named is not None:
+        return _named(named, "RANKBIND_DEPLOYMENT")
+    return (job.deployment if isinstance(job, Job) else None) or DEPLOYMENT
+
+
+def _named(deployment: str, source: str) -> str:
+    if not deployment.strip() or not deployment.isprintable():
+        raise IdentityError(f"{source} calls the deployment {deployment!r}, which is no name: use letters and digits")
+    return deployment
+
+
 def _topology(job: Topology | Job) -> Topology:
     return job.topology if isinstance(job, Job) else job
 
 
 def _facts(who: Identity) -> tuple[object, ...]:
-    return who.topology, dict(who.coordinates), who.rank, who.job, who.declared
+    return who.topology, dict(who.coordinates), who.rank, who.job, who.declared, who.deployment
 
 
 def _sizes(topology: Topology) -> str:

@@ -116,11 +116,16 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A topology and the resources of the processes on it: what a topology file declares."""
+    """A topology and the resources of the processes on it: what a topology file declares.
+
+    Attributes:
+        deployment: the name of the launch, where the file says it.
+    """
 
     topology: Topology
     resources: tuple[Resource, ...] = ()
     facts: HostFacts = field(default_factory=HostFacts)
+    deployment: str | None = None
 
     def resource(self, name: str) -> Resource:
         """The resource called `name`; KeyError when there is none."""

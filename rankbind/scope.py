@@ -178,6 +178,20 @@ class Scope:
             return ()
         return tuple(name for name in topology.factors(self.group) if name not in self.group)
 
+    def group_of(self, topology: Topology, coordinates: Mapping[str, int]) -> Mapping[str, int]:
+        """What tells the group of the process at `coordinates` from the others: `Group.fixed` of its group.
+
+        Raises:
+            UnknownAxisError: a coordinate that decides is missing, or is no axis.
+            ScopeError, TopologyError: as `is_owner`; for ``"host"`` also when no host runs it.
+        """
+        self.validate(topology)
+        if self.group == (HOST,):
+            host = topology.host_of(topology.rank(coordinates))
+            return {"node_rank": topology.hosts.index(host)}
+        at = topology.complete(coordinates)
+        return {name: _look_up(at, name, coordinates) for name in self.identity(topology)}
+
     def _group_sizes(self, topology: Topology) -> Iterator[tuple[int, str]]:
         if self.group == (WORLD,):
             yield topology.size, "the world"

@@ -189,6 +189,13 @@ def test_the_example_of_the_design() -> None:
     assert declaration.job.resources[0].owner.owners(declaration.job.topology) == (0, 2)
 
 
+def test_the_deployment() -> None:
+    assert job('deployment = "blue"\n[axes]\ntp = 2\n').deployment == "blue"
+    assert job("[axes]\ntp = 2\n").deployment is None
+    for odd in ('""', '" "', '"a\\nb"', "7", "true"):
+        assert places(f"deployment = {odd}\n[axes]\ntp = 2\n") == [("RB903", 1, 14)]
+
+
 def test_the_least_there_is() -> None:
     assert job("axes = {}") == Job(Topology({}))
     assert resource("owner = {}") == Resource("kv", Gate({}))
@@ -318,7 +325,7 @@ def test_a_file_that_cannot_be_parsed(text: str, file: str, line: int, column: i
             45,
             "did you mean axes?",
         ),
-        (f"zzz = 1\n{AXES}", 1, 1, "known are axes, views, hosts, resources"),
+        (f"zzz = 1\n{AXES}", 1, 1, "known are deployment, axes, views, hosts, resources"),
     ],
 )
 def test_an_unknown_key(text: str, line: int, column: int, meant: str) -> None:

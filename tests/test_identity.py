@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import rankbind
 from rankbind import Identity, IdentityError, RankbindError, Topology, View
-from rankbind.identity import reset
+from rankbind.identity import deployment, reset
 from rankbind.launcher import number, pairs
 
 PP_TP = {"pp": 2, "tp": 4}
@@ -485,7 +485,7 @@ import sys
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import rankbind
-from rankbind.identity import reset
+from rankbind.identity import deployment, reset
 
 
 def main(rank, path):
@@ -552,6 +552,62 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     hosts = "(Host(name='0', ranks=(0, 1)),)"
     assert (tmp_path / "0").read_text() == f"0 [True, True] {hosts}"
     assert (tmp_path / "1").read_text() == f"1 [False, False] {hosts}"
+
+
+# The deployment
+
+DEPLOYED = """deployment = "of the file"
+[axes]
+pp = 2
+"""
+
+
+def test_the_deployment_is_inits_then_the_variables_then_the_files_then_default(env, tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(DEPLOYED)
+    assert rankbind.init(axes=PP_TP, rank=0).deployment == "default"
+    reset()
+    assert rankbind.init(file, rank=0).deployment == "of the file"
+    reset()
+    env({"RANKBIND_DEPLOYMENT": "of the variable"})
+    assert rankbind.init(file, rank=0).deployment == "of the variable"
+    reset()
+    assert rankbind.init(file, rank=0, deployment="of init").deployment == "of init"
+    assert deployment() == "of init"
+
+
+def test_the_deployment_is_known_where_nobody_said_the_rank(env) -> None:
+    assert deployment() == "default"
+    env({"RANKBIND_DEPLOYMENT": "blue"})
+    assert deployment() == "blue"
+    env({"RANKBIND_AXES": "pp=2", "RANKBIND_RANK": "1"})
+    assert rankbind.identity().deployment == "blue"
+
+
+def test_a_process_that_is_only_played_belongs_to_no_deployment(env) -> None:
+    env({"RANKBIND_DEPLOYMENT": "blue"})
+    with rankbind.use(Topology(PP_TP), rank=0) as who:
+        assert who.deployment is None
+    assert Identity.of(Topology(PP_TP), 0).deployment is None
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "\x1b[2J"])
+def test_a_deployment_whose_name_cannot_be_seen(env, name: str) -> None:
+    with pytest.raises(IdentityError, match=r"init calls the deployment .*, which is no name: use letters and digits"):
+        rankbind.init(axes=PP_TP, rank=0, deployment=name)
+    env({"RANKBIND_DEPLOYMENT": name})
+    with pytest.raises(IdentityError, match="RANKBIND_DEPLOYMENT calls the deployment"):
+        rankbind.init(axes=PP_TP, rank=0)
+    with pytest.raises(IdentityError, match="RANKBIND_DEPLOYMENT calls the deployment"):
+        deployment()
+
+
+def test_another_deployment_comes_too_late_once_something_was_decided() -> None:
+    rankbind.init(axes=PP_TP, rank=0)
+    assert rankbind.init(axes=PP_TP, rank=0, deployment="blue").deployment == "blue"
+    rankbind.singleton_per(group="pp", rank=0)(lambda: 1)()
+    with pytest.raises(IdentityError, match="too late"):
+        rankbind.init(axes=PP_TP, rank=0, deployment="green")
 
 
 def test_an_address_that_the_file_does_not_have(tmp_path: Path) -> None:

@@ -114,6 +114,29 @@ def test_exactly_one_owner_in_each_group_by_every_question(case: tuple[Topology,
             assert scope.group_rank(topology, at) == scope.group_rank(topology, {"rank": rank}) == position
 
 
+@given(scoped())
+def test_every_rank_knows_which_group_it_is_in(case: tuple[Topology, Scope]) -> None:
+    topology, scope = case
+    for group in scope.groups(topology):
+        for rank in group.members:
+            assert scope.group_of(topology, topology.coordinates(rank)) == group.fixed
+            assert scope.group_of(topology, {"rank": rank}) == group.fixed
+
+
+def test_which_group_it_is_in_takes_only_the_coordinates_that_tell() -> None:
+    scope = Scope(("pp", "attn_tp"))
+    assert scope.group_of(PR29044, {"attn_dp": 1}) == scope.group_of(PR29044, {"tp": 3}) == {"attn_dp": 1}
+    assert Scope("world").group_of(PR29044, {}) == {}
+    with pytest.raises(UnknownAxisError, match="axis attn_dp"):
+        scope.group_of(PR29044, {"pp": 0})
+    with pytest.raises(UnknownAxisError, match="did you mean tp"):
+        scope.group_of(PR29044, {"ttp": 0})
+    with pytest.raises(TopologyError, match="rank 3 is placed on no host"):
+        Scope("host").group_of(Topology({"tp": 4}, hosts={"a": [0, 1]}), {"tp": 3})
+    with pytest.raises(ScopeError, match="rank 4 is outside the group"):
+        Scope("tp", 4).group_of(PR29044, {"rank": 0})
+
+
 @given(st.data())
 def test_part_of_the_coordinates_gives_the_same_answer_or_names_what_is_missing(data: st.DataObject) -> None:
     topology, scope = data.draw(scoped())
