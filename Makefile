@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 # The torch the tests are run with; rankbind itself takes any (extra `torch`).
 TORCH := torch==2.13.0
 
-.PHONY: demo test e2e lint setup environments benchmark docs clean
+.PHONY: demo test chaos e2e lint setup environments benchmark docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test environments
 	$(BIN)/python -m pytest $(ARGS)
+
+# RANKBIND_CHAOS=10 make chaos: ten times as long.
+chaos: $(VENV)/.test
+	$(BIN)/python -m pytest tests/chaos -m chaos -n 0 -s $(ARGS)
 
 e2e: $(VENV)/.test environments
 	$(BIN)/python -m pytest tests/e2e -m e2e -n 0 $(ARGS)
@@ -29,6 +33,8 @@ environments: $(VENV)/.test
 
 benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/per_call.py
+	$(BIN)/python benchmarks/claims.py
+	$(BIN)/python benchmarks/status.py
 
 docs: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

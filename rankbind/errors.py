@@ -55,3 +55,59 @@ class ConfigError(RankbindError, ValueError):
     def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
+
+
+class ClaimError(RankbindError, RuntimeError):
+    """A claim that could not be made, kept or given up."""
+
+
+class ClaimedError(ClaimError):
+    """Somebody else holds it.
+
+    Attributes:
+        key: what was asked for.
+        holder: the record of who holds it, where it could be read.
+        address: the endpoint or path that is held, where it is that and not the resource.
+    """
+
+    def __init__(self, message: str, key: object = None, holder: object = None, address: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.holder = holder
+        self.address = address
+
+
+class DirectoryError(ClaimError):
+    """A runtime directory in which claims would not be safe, or that cannot be used at all."""
+
+
+class PortError(RankbindError, OSError):
+    """A port, or a range of them, that cannot be had. `errno` is the kernel's where it was the kernel that said no."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class HandoverError(RankbindError, RuntimeError):
+    """A socket that cannot be handed over: it is gone already, it is another process's, or not what it should be."""
+
+
+class DeposedError(ClaimError):
+    """What was owned is another's by now, or may be.
+
+    Attributes:
+        key: what was held.
+        token: with which fencing token.
+        holder: the record of the new owner, where there is one and it is known.
+    """
+
+    def __init__(self, message: str, key: object = None, token: int = 0, holder: object = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.token = token
+        self.holder = holder
+
+
+class StoreGoneError(ClaimError):
+    """A torch.distributed Store that does not answer, in time or at all: what it holds is not known."""

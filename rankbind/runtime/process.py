@@ -1,0 +1,164 @@
+"""A process of this host or another, told apart from whoever gets its pid next.
+
+Facts from proc_pid_stat(5), namespaces(7) and random(4), "boot_id".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+Liveness = Literal["alive", "paused", "dead", "unknown"]
+"""``paused``: stopped by a signal or a debugger. ``unknown``: it is on another host, or in another pid namespace."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Which process: a pid alone may be somebody else's by now.
+
+    Attributes:
+        start: when it started, in clock ticks since the boot; 0 if it could not be found out.
+        boot: the boot id of its host.
+        pid_ns, net_ns: inode numbers of its pid and network namespaces; 0 if they could not be found out.
+    """
+
+    pid: int
+    start: int
+    boot: str
+    pid_ns: int
+    net_ns: int
+
+    @classmethod
+    def me(cls) -> Process:
+        """This process, in the network namespace of the calling thread."""
+        found, net_ns = _self().process, _inode("/proc/thread-self/ns/net")
+        return found if found.net_ns == net_ns else replace(found, net_ns=net_ns)
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has `pid` now, in this pid namespace; None if there is none."""
+        found, here = _stat(pid), cls.me()
+        return None if found is None else cls(pid, found[1], here.boot, here.pid_ns, here.net_ns)
+
+    @property
+    def visible(self) -> bool:
+        """Whether this process can see it: the same boot of the same host, and the same pid namespace."""
+        here = _self()
+        return here.sees and self.start > 0 and (self.boot, self.pid_ns) == (here.process.boot, here.process.pid_ns)
+
+    def same(self, other: Process) -> bool:
+        """Whether they are one process, whatever network namespace it was in."""
+        return replace(self, net_ns=0) == replace(other, net_ns=0)
+
+    def liveness(self) -> Liveness:
+        """Whether it runs. Zombies are dead: their locks and sockets are gone."""
+        if not self.visible:
+            return "unknown"
+        found = _stat(self.pid)
+        if found is None or found[1] != self.start or found[0] in "Xx":
+            return "dead"
+        if found[0] == "Z":
+            # Of one whose main thread has ended, the others go on, and keep what it holds.
+            state = next((state for state in _thread_states(self.pid) if state not in "ZXx"), None)
+            if state is None:
+                return "dead"
+            found = (state, *found[1:])
+        return "paused" if found[0] in "Tt" else "alive"
+
+    def paused_since(self) -> float | None:
+        """When it ran for the last time, in seconds since 1970; None if it does not pause or the kernel does not say.
+
+        To some milliseconds, on an idle host: the scheduler's own clock (``se.exec_start`` in /proc/PID/sched) is read
+        for this thread, which runs now, and for every thread of the other. That clock leaves out the time which
+        interrupts and a hypervisor took, a little more on one CPU than on another.
+        """
+        if self.liveness() != "paused":
+            return None
+        try:
+            last = max(_last_run(task) for task in Path(f"/proc/{self.pid}/task").iterdir())
+            return time.time() - max(0.0, _last_run(Path("/proc/thread-self")) - last) / 1000
+        except (OSError, ValueError):
+            return None
+
+    def parent(self) -> int | None:
+        """The pid of its parent; None if it is gone."""
+        found = _stat(self.pid)
+        return found[2] if found is not None and found[1] == self.start else None
+
+    def age(self) -> float:
+        """How many seconds ago it started, if it is of this boot."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / _TICKS
+
+
+class _Self:
+    """What this process is, found out once, and again in a forked child.
+
+    Attributes:
+        sees: whether /proc shows this pid namespace. A new namespace keeps the old /proc until it mounts its own, and
+            that has other processes under the same pids.
+    """
+
+    def __init__(self) -> None:
+        found = _stat("self")
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            boot = ""
+        try:
+            self.sees = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115
+        except OSError:
+            self.sees = False
+        self.process = Process(
+            os.getpid(),
+            found[1] if found else 0,
+            boot,
+            _inode("/proc/self/ns/pid"),
+            _inode("/proc/self/ns/net"),
+        )
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116  # for every claim
+    except OSError:
+        return 0
+
+
+def _stat(pid: int | str) -> tuple[str, int, int] | None:
+    """State, start and parent of a process; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # for every record
+            # The name, in parentheses, may hold anything.
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[19]), int(fields[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _thread_states(pid: int) -> list[str]:
+    try:
+        found = [_stat(f"{pid}/task/{task}") for task in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
+    return [each[0] for each in found if each is not None]
+
+
+def _last_run(task: Path) -> float:
+    for line in (task / "sched").read_text().splitlines():
+        if line.startswith("se.exec_start"):
+            return float(line.partition(":")[2])
+    raise ValueError("the kernel keeps no se.exec_start")
+
+
+@lru_cache(maxsize=1)
+def _self() -> _Self:
+    return _Self()
+
+
+os.register_at_fork(after_in_child=_self.cache_clear)
