@@ -17,11 +17,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rankbind.errors import RankbindError
 from rankbind.identity import Identity, current, identity, settle, watch, watchers
+from rankbind.runtime.election import Held
+from rankbind.tenure import Tenure, end_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,15 +50,27 @@ class Rule(Protocol):
 
     otherwise: Any
 
-    def decide(self, who: Identity, label: str) -> bool:
-        """Whether `who` owns."""
+    def decide(self, who: Identity, label: str, *, stand_by: bool = True) -> bool:
+        """Whether `who` owns. `stand_by`: if that is elected and somebody else does, wait for it in the background."""
 
     def owner_rank(self, who: Identity, label: str) -> int:
         """Who owns for `who`."""
 
+    def tenure(self, who: Identity) -> Tenure | None:
+        """What `who` has of the resource; None where nothing is claimed."""
+
 
 class Record:
-    """One thing of one identity: being made, there, or on its way out. `doing` says which, for errors."""
+    """One thing of one identity: being made, there, or on its way out. `doing` says which, for errors.
+
+    Attributes:
+        substitute: whether it is what one who does not own gets instead.
+        tenure, claim, ticket: what it is made under, if anything is claimed, and what stands for it there.
+    """
+
+    tenure: Tenure | None = None
+    claim: Held | None = None
+    substitute = False
 
     def __init__(self, once: Once, args: Args, kwargs: Kwargs, doing: str = "it was being made") -> None:
         from concurrent.futures import Future
@@ -66,6 +81,7 @@ class Record:
         self.gone: Future[bool] = Future()
         self.gone.set_running_or_notify_cancel()
         self.closing: Any = None
+        self.ticket = object()
         self.serial = self.users = 0
         self.waits_for: Record | None = None
         self.task: asyncio.Task[None] | None = None
@@ -77,7 +93,14 @@ class Record:
         self.serial, self.waits_for = next(_serial), None
         self.done.set_result(value)
 
+    def give_up(self) -> None:
+        """Nothing of it is left: it needs the claim no longer."""
+        tenure, self.tenure, self.claim = self.tenure, None, None
+        if tenure is not None:
+            tenure.leave(self.ticket)
+
     def __del__(self) -> None:
+        self.give_up()
         if self.closing is not None:
             warnings.warn(
                 f"{self.label}, made at {self.site}, was garbage-collected and never "
@@ -86,6 +109,34 @@ class Record:
                 stacklevel=1,
                 source=self,
             )
+
+
+@dataclass(frozen=True)
+class _Stood:
+    """What is made when its process comes to own: a `Candidate` of its `Tenure`, which keeps nothing alive."""
+
+    of: weakref.ref[Once]
+    who: Identity
+    args: Args
+    kwargs: Kwargs
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def take_over(self) -> bool:
+        once = self.of()
+        if once is None:
+            return False
+        with once._mutex:
+            found = once._records.get(self.who)
+            if found is not None and found.substitute:
+                del once._records[self.who]
+            once.cool()
+        return once._take_over(self)
+
+    def step_down(self) -> None:
+        once = self.of()
+        record = None if once is None else once._records.get(self.who)
+        if once is not None and record is not None and not record.substitute:
+            once._step_down(self, record)
 
 
 _serial = itertools.count(1)
@@ -129,6 +180,48 @@ class Once:
         self._mutex = RLock()  # a signal handler or a finaliser may call in while this thread holds it
         self._records: weakref.WeakKeyDictionary[Identity, Record] = weakref.WeakKeyDictionary()
         self.cool()
+
+    _stands_by = True
+    """Whether one who does not own gets the thing when he comes to own."""
+
+    @property
+    def claim(self) -> Held | None:
+        """The claim that the thing is made under; None where nothing is claimed, or this process has none."""
+        who = current()
+        record = None if who is None else self._records.get(who)
+        return None if record is None or record.claim is None or not record.claim.held else record.claim
+
+    def _decide(self, who: Identity, args: Args, kwargs: Kwargs) -> tuple[bool, bool]:
+        """Whether `who` owns, and whether that is settled. If it is not, the thing is made when `who` comes to own."""
+        if self._rule.decide(who, self.label, stand_by=self._stands_by):
+            return True, True
+        tenure = self._rule.tenure(who)
+        if tenure is None or not tenure.elected:
+            return False, True
+        if self._stands_by:
+            tenure.stand_for(self._stood(who, args, kwargs))
+        return False, False
+
+    def _stood(self, who: Identity, args: Args, kwargs: Kwargs) -> _Stood:
+        return _Stood(weakref.ref(self), who, args, kwargs)
+
+    def _take_over(self, stood: _Stood) -> bool:
+        raise NotImplementedError
+
+    def _step_down(self, stood: _Stood, record: Record) -> None:
+        raise NotImplementedError
+
+    def _enter(self, who: Identity, record: Record) -> None:
+        """Take the claim that the thing is to be made under, if there is one."""
+        tenure = self._rule.tenure(who)
+        if tenure is not None:
+            record.claim = tenure.enter(record.ticket, self._stood(who, record.args, record.kwargs))
+            record.tenure = tenure
+
+    def _withdraw(self, who: Identity) -> None:
+        tenure = self._rule.tenure(who)
+        if tenure is not None and tenure.elected:
+            tenure.withdraw(weakref.ref(self))
 
     def _begin(self, who: Identity, args: Args, kwargs: Kwargs) -> tuple[Record, bool]:
         """The record of `who`, and whether it is for the caller to make the thing."""
@@ -243,12 +336,19 @@ class OnceNow(Once):
     def obtain(self, args: Args, kwargs: Kwargs) -> tuple[Identity, Record | None, Any]:
         """Who asks, the record if there is one to release, and the thing (or `otherwise`)."""
         who = identity()
-        owned, otherwise = self._rule.decide(who, self.label), self._rule.otherwise
+        (owned, settled), otherwise = self._decide(who, args, kwargs), self._rule.otherwise
         if not owned:
             args, kwargs = (), {}
             if not callable(otherwise):
-                self._warm(who, None, otherwise)
+                if settled:
+                    self._warm(who, None, otherwise)
                 return who, None, otherwise
+        record, value = self._get(who, args, kwargs, owned)
+        if settled:
+            self._warm(who, record if owned else None, value)
+        return who, record if owned else None, value
+
+    def _get(self, who: Identity, args: Args, kwargs: Kwargs, owned: bool) -> tuple[Record, Any]:
         value = _AGAIN
         while value is _AGAIN:
             record, mine = self._begin(who, args, kwargs)
@@ -256,15 +356,26 @@ class OnceNow(Once):
                 value = self._make(who, record, owned)
             else:
                 value = self._verdict(record, args, kwargs, record.done.result)
-        self._warm(who, record if owned else None, value)
-        return who, record if owned else None, value
+        return record, value
+
+    def _take_over(self, stood: _Stood) -> bool:
+        record, value = self._get(stood.who, stood.args, stood.kwargs, True)
+        self._warm(stood.who, record, value)
+        return True
+
+    def _step_down(self, stood: _Stood, record: Record) -> None:
+        with contextlib.suppress(Exception):
+            record.done.result()
+        self._close(stood.who, record, force=True)
 
     def _make(self, who: Identity, record: Record, owned: bool) -> Any:
         token = _in_progress.set((*_in_progress.get(), record))
+        record.substitute = not owned
         try:
             if not owned:
                 value = self._rule.otherwise()
             else:
+                self._enter(who, record)
                 value = self._factory(*self._with_self(record.args), **record.kwargs)
                 if self._opens:
                     context, value = value, value.__enter__()
@@ -273,6 +384,7 @@ class OnceNow(Once):
                     value.close()
                     raise RankbindError(f"{self.label} returned a coroutine: decorate the coroutine function itself")
         except BaseException as error:
+            record.give_up()
             self._abandon(who, record, error)
             raise
         finally:
@@ -280,9 +392,16 @@ class OnceNow(Once):
         record.publish(value)
         return value
 
-    def _close(self, who: Identity, record: Record, error: BaseException | None = None, leaving: bool = False) -> bool:
+    def _close(
+        self,
+        who: Identity,
+        record: Record,
+        error: BaseException | None = None,
+        leaving: bool = False,
+        force: bool = False,
+    ) -> bool:
         """Tear down, unless in use; whether the teardown swallowed `error`."""
-        barrier = self._bar(who, record, leaving=leaving)
+        barrier = self._bar(who, record, leaving=leaving, force=force)
         if barrier is None:
             return False
         token = _in_progress.set((*_in_progress.get(), barrier))
@@ -291,12 +410,18 @@ class OnceNow(Once):
             return context is not None and bool(context.__exit__(*_info(error)))
         finally:
             _in_progress.reset(token)
+            record.give_up()
             self._unbar(who, barrier)
 
     def release(self) -> None:
-        """Run the teardown and forget the object; the next call makes a new one. Without an object nothing happens."""
+        """Run the teardown and forget the object; the next call makes a new one. Without an object nothing happens.
+
+        One who stands by for it does so no longer.
+        """
         who = current()
         record = None if who is None else self._records.get(who)
+        if who is not None:
+            self._withdraw(who)
         if who is not None and record is not None:
             self._before_waiting(record, "released")
             with contextlib.suppress(Exception):
@@ -309,15 +434,22 @@ class OnceAwaited(Once):
 
     async def obtain(self, args: Args, kwargs: Kwargs) -> tuple[Identity, Record | None, Any]:
         """As `OnceNow.obtain`."""
-        import asyncio
-
         who = identity()
-        owned, otherwise = self._rule.decide(who, self.label), self._rule.otherwise
+        (owned, settled), otherwise = self._decide(who, args, kwargs), self._rule.otherwise
         if not owned:
             args, kwargs = (), {}
             if not callable(otherwise):
-                self._warm(who, None, otherwise)
+                if settled:
+                    self._warm(who, None, otherwise)
                 return who, None, otherwise
+        record, value = await self._get(who, args, kwargs, owned)
+        if settled:
+            self._warm(who, record if owned else None, value)
+        return who, record if owned else None, value
+
+    async def _get(self, who: Identity, args: Args, kwargs: Kwargs, owned: bool) -> tuple[Record, Any]:
+        import asyncio
+
         value = _AGAIN
         while value is _AGAIN:
             record, mine = self._begin(who, args, kwargs)
@@ -328,8 +460,39 @@ class OnceAwaited(Once):
                 self._never_began(who, record)
             await _over(record)
             value = self._verdict(record, args, kwargs, record.done.result)
-        self._warm(who, record if owned else None, value)
-        return who, record if owned else None, value
+        return record, value
+
+    def _stood(self, who: Identity, args: Args, kwargs: Kwargs) -> _Stood:
+        import asyncio
+
+        return _Stood(weakref.ref(self), who, args, kwargs, asyncio.get_running_loop())
+
+    def _take_over(self, stood: _Stood) -> bool:
+        """In the event loop that asked for it; False if that has ended."""
+        import asyncio
+
+        loop = stood.loop
+        if loop is None or loop.is_closed():
+            return False
+        get = self._get(stood.who, stood.args, stood.kwargs, True)
+        try:
+            asyncio.run_coroutine_threadsafe(get, loop).result()
+        except RuntimeError:
+            get.close()
+            if not loop.is_closed():
+                raise
+            return False
+        return True
+
+    def _step_down(self, stood: _Stood, record: Record) -> None:
+        import asyncio
+
+        async def close() -> None:
+            await _over(record)
+            await self._close(stood.who, record)
+
+        if stood.loop is not None and not stood.loop.is_closed():
+            asyncio.run_coroutine_threadsafe(close(), stood.loop).result()
 
     def _never_began(self, who: Identity, record: Record, _task: Any = None) -> None:
         """The loop ended, or cancelled the task, before the making could say how it went."""
@@ -339,7 +502,10 @@ class OnceAwaited(Once):
         import asyncio
 
         _in_progress.set((*_in_progress.get(), record))
+        record.substitute = not owned
         try:
+            if owned:
+                self._enter(who, record)
             if not owned:
                 value = self._rule.otherwise()
             elif self._opens:
@@ -349,6 +515,7 @@ class OnceAwaited(Once):
             else:
                 value = await self._factory(*args, **record.kwargs)
         except BaseException as error:
+            record.give_up()
             self._abandon(who, record, error)
             if isinstance(error, Exception):
                 return
@@ -376,6 +543,7 @@ class OnceAwaited(Once):
             if stopped is not None:
                 raise
         finally:
+            record.give_up()
             if barrier is not None:
                 self._unbar(who, barrier)
         if stopped is not None:
@@ -390,21 +558,21 @@ class OnceAwaited(Once):
         barrier = self._bar(who, record, leaving=leaving)
         if barrier is None:
             return False
-        if record.leave is None:
+        if record.leave is None or record.leave.get_loop().is_closed():
+            record.give_up()
             self._unbar(who, barrier)
             return False
         loop = record.leave.get_loop()
-        if loop.is_closed():
-            self._unbar(who, barrier)
-            return False
         record.barrier = barrier
         loop.call_soon_threadsafe(_set, record.leave, error)
         return await asyncio.wrap_future(record.gone)
 
     async def release(self) -> None:
-        """Run the teardown and forget the object; the next call makes a new one. Without an object nothing happens."""
+        """As `OnceNow.release`."""
         who = current()
         record = None if who is None else self._records.get(who)
+        if who is not None:
+            self._withdraw(who)
         if who is not None and record is not None:
             self._before_waiting(record, "released")
             await _over(record)
@@ -412,13 +580,17 @@ class OnceAwaited(Once):
 
 
 def release_all() -> None:
-    """Release everything this process (or the `use` block) made, last made first. It runs by itself at exit.
+    """Release everything this process (or the `use` block) made, last made first, and stand by for nothing any longer.
+
+    It runs by itself at exit.
 
     A teardown that raises does not keep the others from running. What was made in an event loop stays, with a
     ResourceWarning: see `release_all_async`.
     """
     who = current()
-    _release([each for each in _made() if each[1] is who])
+    if who is not None:
+        _release([each for each in _made() if each[1] is who])
+        end_all(who)
 
 
 async def release_all_async() -> None:
@@ -430,6 +602,17 @@ async def release_all_async() -> None:
                 stack.callback(once._close, who_made, record)
             elif who_made is who and isinstance(once, OnceAwaited):
                 stack.push_async_callback(once._close, who_made, record)
+    if who is not None:
+        end_all(who)
+
+
+def current_claim() -> Held | None:
+    """The claim under which something is being made at this moment, for the code that makes it; None if there is none.
+
+    Its ``token`` goes into what is published, and ``update(endpoints=...)`` tells where that really is.
+    """
+    claims = [record.claim for record in _in_progress.get() if record.claim is not None]
+    return claims[-1] if claims else None
 
 
 def call_site() -> str:
@@ -519,4 +702,7 @@ def _pin(things: list[Any]) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
 
 
-atexit.register(lambda: _release(_made()))
+@atexit.register
+def _at_exit() -> None:
+    end_all(None)
+    _release(_made())

@@ -18,14 +18,17 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from threading import RLock
 from types import MethodType
 from typing import IO, TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from rankbind import once
+from rankbind.court import AcrossHosts, Court, OnHost, spans_hosts
 from rankbind.errors import IdentityError, ScopeError, TopologyError, UnknownAxisError
-from rankbind.identity import Identity, acted_on, identity
+from rankbind.identity import Identity, acted_on, current, identity
 from rankbind.once import COLD, Args, Kwargs, Once, OnceAwaited, OnceNow, call_site
 from rankbind.scope import Gate, Scope
+from rankbind.tenure import Takeover, Tenure
 from rankbind.topology import nearest
 
 if TYPE_CHECKING:
@@ -52,11 +55,23 @@ class Declaration(Generic[D]):
         owner_said: a `Scope`, or the name of a resource of the topology file.
         otherwise: what the others get: a value, or a factory without arguments.
         where: ``file:line`` of the declaration.
+        on_takeover, lease: as `singleton_per` takes them.
     """
 
-    def __init__(self, owner_said: Scope | str, otherwise: Any, name: str | None, where: str) -> None:
+    def __init__(
+        self,
+        owner_said: Scope | str,
+        otherwise: Any,
+        name: str | None,
+        where: str,
+        on_takeover: Callable[[Takeover], object] | None = None,
+        lease: float | None = None,
+    ) -> None:
         self.owner_said, self.otherwise, self.name, self.where = owner_said, otherwise, name, where
+        self.on_takeover, self.lease = on_takeover, lease
         self._decided: tuple[weakref.ref[Identity], bool] | None = None
+        self._tenures: weakref.WeakKeyDictionary[Identity, Tenure] = weakref.WeakKeyDictionary()
+        self._mutex = RLock()
 
     def __repr__(self) -> str:
         said = self.owner_said
@@ -64,13 +79,23 @@ class Declaration(Generic[D]):
 
     @property
     def owned(self) -> bool:
-        """Whether this process is the owner. It raises rather than be False for want of knowledge."""
+        """Whether this process is the owner. It raises rather than be False for want of knowledge.
+
+        With ``rank="any"`` asking is taking part: this process owns from now on if nobody does.
+        """
         return self.decide(identity(), self.label(repr(self)))
 
     @property
     def owner(self) -> int:
         """The world rank that owns in the group of this process."""
         return self.owner_rank(identity(), self.label(repr(self)))
+
+    def release(self) -> None:
+        """Give up what ``owned`` took, and stand by no longer. What is made under the declaration keeps its claim."""
+        who = current()
+        tenure = None if who is None else self._tenures.get(who)
+        if tenure is not None and tenure.of_this_process:
+            tenure.end()
 
     # Overlaps are meant: the first that fits is the form that the target takes at run time, too.
     @overload
@@ -111,21 +136,57 @@ class Declaration(Generic[D]):
         """What errors call it."""
         return f"{self.name or name} (declared at {self.where})"
 
-    def decide(self, who: Identity, label: str) -> bool:
-        """Whether `who` owns. Asked once for each identity.
+    def decide(self, who: Identity, label: str, *, stand_by: bool = True) -> bool:
+        """Whether `who` owns. Asked once for each identity, unless that is elected.
+
+        Args:
+            stand_by: where it is elected, and somebody else owns: wait for it in the background.
 
         Raises:
             ScopeError, TopologyError: the topology has no such group, or nobody said what decides.
-            IdentityError: the resource stands in a topology file, and there is none.
+            IdentityError: the resource stands in a topology file, and there is none; or it is elected, and what the
+                election needs is not known.
+            ClaimError: it is elected, and whether somebody owns it cannot be found out.
         """
         before = self._decided
         if before is not None and before[0]() is who:
             return before[1]
         with _explained(label, who):
-            owned = self._gate(who).is_owner(who.topology, who.coordinates)
-        self._decided = weakref.ref(who), owned
+            gate = self._gate(who)
+            owned = gate.is_owner(who.topology, who.coordinates)
+            tenure = self.tenure(who) if _elects(gate) else None
         acted_on(who, label)
+        if tenure is not None:
+            return tenure.contest(stand_by=stand_by)
+        self._decided = weakref.ref(who), owned
         return owned
+
+    def tenure(self, who: Identity) -> Tenure | None:
+        """What `who` has of this resource; None where nothing is claimed, because it has no name or `who` is played.
+
+        Raises:
+            IdentityError: it is elected, and cannot be: `who` has no deployment, or nobody said where its ranks run.
+        """
+        found = self._tenures.get(who)
+        if found is not None and found.of_this_process:
+            return found
+        name = self.owner_said if isinstance(self.owner_said, str) else self.name
+        gate = self._gate(who)
+        if _elects(gate) and who.deployment is None:
+            raise IdentityError(
+                f'{name} belongs to whoever claims it first (rank="any"), and {who} claims nothing: give `use` a '
+                "deployment"
+            )
+        if name is None or who.deployment is None:
+            return None
+        court: Court = OnHost(who, name, gate, self.where)
+        if isinstance(gate, Scope) and _elects(gate) and spans_hosts(who, name, gate):
+            court = AcrossHosts(who, name, gate, self.where, self.lease)
+        with self._mutex:
+            found = self._tenures.get(who)
+            if found is None or not found.of_this_process:
+                found = self._tenures[who] = Tenure(who, court, _elects(gate), self.on_takeover)
+            return found
 
     def owner_rank(self, who: Identity, label: str) -> int:
         """The world rank that owns for `who`. Raises as `decide`."""
@@ -153,12 +214,11 @@ class Declaration(Generic[D]):
                 hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known) or 'none'}"
                 raise ScopeError(f"the topology file has no resource {self.owner_said!r}; {hint}")
             gate = known[self.owner_said]
-        if isinstance(gate, Scope) and gate.rank == "any":
-            raise ScopeError(
-                'rank="any" is an election among running processes, which this version of rankbind cannot hold yet: '
-                "name the rank that owns"
-            )
         return gate
+
+
+def _elects(gate: Scope | Gate) -> bool:
+    return isinstance(gate, Scope) and gate.rank == "any"
 
 
 @overload
@@ -169,6 +229,8 @@ def singleton_per(
     group: str | Sequence[str] | None = None,
     rank: int | Literal["any"] | None = None,
     name: str | None = None,
+    on_takeover: Callable[[Takeover], object] | None = None,
+    lease: float | None = None,
 ) -> Declaration[None]: ...
 @overload
 def singleton_per(
@@ -179,6 +241,8 @@ def singleton_per(
     rank: int | Literal["any"] | None = None,
     otherwise: Callable[[], U],
     name: str | None = None,
+    on_takeover: Callable[[Takeover], object] | None = None,
+    lease: float | None = None,
 ) -> Declaration[U]: ...
 @overload
 def singleton_per(
@@ -189,6 +253,8 @@ def singleton_per(
     rank: int | Literal["any"] | None = None,
     otherwise: U,
     name: str | None = None,
+    on_takeover: Callable[[Takeover], object] | None = None,
+    lease: float | None = None,
 ) -> Declaration[U]: ...
 def singleton_per(
     resource: str | None = None,
@@ -198,6 +264,8 @@ def singleton_per(
     rank: int | Literal["any"] | None = None,
     otherwise: Any = None,
     name: str | None = None,
+    on_takeover: Callable[[Takeover], object] | None = None,
+    lease: float | None = None,
 ) -> Declaration[Any]:
     """Declare that what is decorated exists once in each group: ``singleton_per(group="pp", rank=0)``.
 
@@ -206,11 +274,19 @@ def singleton_per(
         group, rank: as `Scope` takes them; rank is 0 if left out.
         otherwise: what everyone but the owner gets. A callable is called, without arguments, once for each object that
             there would have been; to give a callable itself, wrap it: ``otherwise=lambda: fallback``.
-        name: what errors call it; the function's name if left out.
+        name: what it is claimed as, on every host, and what errors call it. Left out, errors call it by the function's
+            name and nothing is claimed, so two processes that say they are the owner are not found out. A `resource` is
+            claimed by its name. See `rankbind.claim`.
+        on_takeover: with ``rank="any"``: called when this process, having stood by, comes to own, and everything it
+            was asked for meanwhile has been made. In a thread of rankbind's.
+        lease: with ``rank="any"`` and a group that spans hosts: seconds after which an owner that is not heard of is
+            taken for dead. It may be alive and not know yet, so consumers must compare the token of its claim. On one
+            host the kernel knows who lives, and nothing expires.
 
     Raises:
         ScopeError: the group names an axis twice, or the rank is no integer. Whether the topology has such a group is
             said at first use, when it is known.
+        TypeError: an election without a name for it.
     """
     if not isinstance(resource, str | None):
         raise TypeError('write @singleton_per(group=...) or @singleton_per("resource"), with the parentheses')
@@ -219,7 +295,15 @@ def singleton_per(
     if inspect.iscoroutinefunction(otherwise):
         raise TypeError("otherwise is a value or a plain function, not a coroutine function")
     owner = resource if resource is not None else Scope(group or (), 0 if rank is None else rank)
-    return Declaration(owner, otherwise, name, call_site())
+    if rank == "any" and name is None:
+        raise TypeError('rank="any" needs name="...": it is what all that may own it claim it as')
+    if isinstance(owner, Scope) and rank != "any" and (on_takeover is not None or lease is not None):
+        raise TypeError('on_takeover and lease go with rank="any": another rank is never taken over')
+    if inspect.iscoroutinefunction(on_takeover):
+        raise TypeError("on_takeover is a plain function: it is called in a thread of rankbind's")
+    if lease is not None and not lease > 0:
+        raise ValueError(f"a lease lasts some seconds, not {lease!r}")
+    return Declaration(owner, otherwise, name, call_site(), on_takeover, lease)
 
 
 class _Form(Once):
@@ -351,7 +435,12 @@ class AsyncSingleton(_Form, OnceAwaited, Generic[P, R]):
 
 
 class SingletonContext(_Form, OnceNow, Generic[P, R]):
-    """A decorated ``@contextmanager``: with-blocks share the one object, and the last to leave tears it down."""
+    """A decorated ``@contextmanager``: with-blocks share the one object, and the last to leave tears it down.
+
+    Of those that may own (``rank="any"``) a with-block asks once, when it is entered.
+    """
+
+    _stands_by = False
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[R, bool | None]:
         """A with-block around the one object. The teardown sees the exception of the last block to leave, if any."""
@@ -375,6 +464,8 @@ class SingletonContext(_Form, OnceNow, Generic[P, R]):
 
 class AsyncSingletonContext(_Form, OnceAwaited, Generic[P, R]):
     """As `SingletonContext`, for ``@asynccontextmanager``."""
+
+    _stands_by = False
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[R, bool | None]:
         """An async with-block around the one object."""
@@ -446,7 +537,7 @@ class _Gated(type):
     A subclass constructs one object of its own, under the same declaration. Unpickling and copying do not construct.
     """
 
-    owned, owner, release = _FromForm("owned"), _FromForm("owner"), _FromForm("release")
+    owned, owner, claim, release = _FromForm("owned"), _FromForm("owner"), _FromForm("claim"), _FromForm("release")
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return _Gated._form(cls)(*args, **kwargs)

@@ -8,6 +8,9 @@ import sys
 import rankbind
 
 EXPORTS = [
+    "Claim",
+    "ClaimError",
+    "ClaimedError",
     "Endpoint",
     "Gate",
     "Host",
@@ -15,9 +18,12 @@ EXPORTS = [
     "IdentityError",
     "RankbindError",
     "Scope",
+    "Takeover",
     "Topology",
     "View",
     "__version__",
+    "claim",
+    "current_claim",
     "identity",
     "init",
     "overlaps",

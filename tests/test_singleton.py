@@ -1237,7 +1237,6 @@ def test_before_the_process_knows_its_rank() -> None:
     [
         ({"group": "ttp"}, UnknownAxisError, "unknown axis 'ttp'; did you mean tp"),
         ({"group": "pp", "rank": 2}, ScopeError, "rank 2 is outside the group"),
-        ({"group": "pp", "rank": "any"}, ScopeError, "election .* cannot hold yet"),
     ],
 )
 def test_what_the_topology_has_not_is_named_at_first_use(keywords, error, message) -> None:

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TextIO, assert_type
 
 import rankbind
-from rankbind import Identity, Topology, singleton_per
+from rankbind import Claim, Identity, Takeover, Topology, singleton_per
+from rankbind.runtime.election import Held
 from rankbind.singleton import AsyncSingleton, Singleton
 
 
@@ -226,3 +227,28 @@ with rankbind.use(Topology({"pp": 2}), rank=1) as who:
 
 singleton_per(group="pp", rank="0")  # type: ignore[call-overload]
 singleton_per(group=3)  # type: ignore[call-overload]
+singleton_per(group="pp", rank="any", name="x", on_takeover=lambda: None)  # type: ignore[call-overload]
+
+# Claims and elections
+
+
+def told(takeover: Takeover) -> None:
+    assert_type(takeover.claim.token, int)
+    assert_type(takeover.resource, str)
+
+
+elected = singleton_per(group="world", rank="any", name="collector", on_takeover=told, lease=5.0)
+assert_type(elected.owned, bool)
+
+
+@elected
+def elected_factory(port: int) -> Publisher:
+    return Publisher(port)
+
+
+assert_type(elected_factory(1), Publisher | None)
+assert_type(elected_factory.claim, Held | None)
+assert_type(rankbind.current_claim(), Held | None)
+with rankbind.claim("collector", endpoints={"bind": "tcp://*:0"}) as held:
+    assert_type(held, Claim)
+    assert_type(held.token, int)
