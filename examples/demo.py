@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
+from textwrap import indent
 from typing import Any
 
 import zmq
@@ -36,7 +37,7 @@ def main() -> int:
     title("4. One declaration")
     if check("after.toml") != 0:
         return fail("the declared topology should be clean")
-    title("5. The same, launched: 8 processes, @singleton_per, real sockets")
+    title("5. The same, launched: 8 processes, @singleton_per, real sockets; and one process too many")
     if rehearse("after.toml", "declared") != 0:
         return fail("the declared launch died")
     print("\nPredicted, explained, and gone.")
@@ -78,6 +79,11 @@ def rehearse(name: str, how: str) -> int:
             print(f"{len(failed)} of {RANKS} processes died; the launch is over.")
             return sum("Address already in use" in line["failed"] for line in failed)
         print(f"bound by ranks {', '.join(str(line['rank']) for line in started if line['bound'])}")
+        late = heard(stack.enter_context(worker(0, how, topology)))
+        print("a second process that says it is rank 0:\n")
+        print(indent(late.get("failed", "was let through"), "    "), end="\n\n")
+        if "is held by rank 0" not in late.get("failed", ""):
+            sys.exit(fail("the second rank 0 should have been refused"))
         receive(stack, workers, base)
         return 0
 
@@ -110,7 +116,8 @@ def receive(stack: ExitStack, workers: list[subprocess.Popen[str]], base: int) -
 @contextmanager
 def worker(rank: int, how: str, topology: Path) -> Iterator[subprocess.Popen[str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKBIND_")}
-    environment |= {"RANKBIND_TOPOLOGY": str(topology), "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    environment |= {"RANKBIND_TOPOLOGY": str(topology), "RANKBIND_DIR": str(topology.parent / "claims")}
+    environment |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     command = [sys.executable, str(HERE / "worker.py"), how]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -65,6 +65,9 @@ def main() -> None:
     except zmq.ZMQError as error:
         say(rank=rank, failed=f"zmq.error.ZMQError: {error}")
         sys.exit(1)
+    except rankbind.ClaimedError as error:
+        say(rank=rank, failed=str(error))
+        sys.exit(1)
     say(rank=rank, bound=publisher is not None)
     if not sys.stdin.readline():  # the launcher lets all go at once, or gives up
         return

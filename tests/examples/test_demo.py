@@ -15,8 +15,10 @@ def test_the_demo_predicts_shows_and_mends_the_failure() -> None:
     for line in (
         "2 of 8 processes died; the launch is over.",
         "bound by ranks 0, 2",
+        "a second process that says it is rank 0:",
         "100 events from 2 streams of 50: each exactly once",
         "events left waiting in caches: 0",
     ):
         assert line in done.stdout.splitlines()
     assert done.stdout.count("Address already in use") == 2
+    assert "likely: two processes say that they are rank 0" in done.stdout
