@@ -25,7 +25,8 @@ def plugins_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         check=True,
     )
-    (folder / "rankbind_e2e.py").symlink_to(Path(__file__).parent / "observer" / "rankbind_e2e.py")
+    for module in (Path(__file__).parent / "observer").glob("*.py"):
+        (folder / module.name).symlink_to(module)
     metadata = folder / "rankbind_e2e-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rankbind-e2e\nVersion: 0\n")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from ..support.server import PAGE, Server
-from ..support.sglang import Batch, Subscriber, assert_each_once, free_ports, kv_events
+from ..support.sglang import CLEARED, Batch, BlockIndex, Subscriber, assert_each_once, free_ports, kv_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
@@ -112,3 +113,69 @@ def test_replicas_publish_on_ports_of_their_own(tmp_path: Path, plugins_path: Pa
         (_, first), (_, second) = answer_until_heard(server, one), answer_until_heard(server, other)
         assert {batch.cache for batch in first} == {0}
         assert {batch.cache for batch in second} == {1}
+
+
+@pytest.mark.parametrize("release", ["0.5.14", "0.5.23"])
+def test_a_publisher_that_died_resumes_within_a_second_and_two_servers_do_not_share_its_port(
+    release: str, tmp_path: Path, plugins_path: Path
+) -> None:
+    """Both in one, for a server takes a minute to start."""
+    port = free_ports(2)
+    events = kv_events(f"tcp://*:{port}", f"tcp://*:{port + 1}")
+    (tmp_path / "other").mkdir()
+    with (
+        Server(release, (), events, PLUGIN, plugins_path, tmp_path) as server,
+        Subscriber(port, replay=port + 1) as subscriber,
+    ):
+        server.ready()
+        index = BlockIndex()
+        answer_until_heard(server, subscriber)
+        server.flush()
+        index.apply(subscriber.until(CLEARED))
+
+        system_prompt = prompt()
+        for _ in range(4):
+            server.generate(system_prompt + prompt())
+        assert follow(index, subscriber, server)
+        for how in ("idle", "sending"):
+            began = server.hurt(how)
+            if how == "sending":
+                server.generate(system_prompt + prompt())
+            batches = subscriber.until(CLEARED)
+            assert batches[-1].events == (CLEARED,)
+            assert time.monotonic() - began < 1 + (how == "sending"), "a request takes some time of its own"
+            index.apply(batches)
+            assert follow(index, subscriber, server), "with no request since"
+            server.generate(system_prompt + prompt())
+            assert follow(index, subscriber, server)
+        assert index.dropped == 0
+        replayed = [batch.sequence for batch in subscriber.replayed()]
+        assert replayed == sorted(set(replayed))
+        assert server.log.count("rankbind-sglang: the KV event publisher of cache 0 failed (its thread has ended)") == 2
+
+        with Server(
+            release,
+            (),
+            kv_events(f"tcp://*:{port}"),
+            PLUGIN,
+            plugins_path,
+            tmp_path / "other",
+            tmp_path / "claims",
+        ) as other:
+            assert other.dies() != 0
+            assert f"kv-events[attn_dp=0,dp=0] needs tcp://*:{port}, which is held by rank 0 (" in other.log
+            assert "Scheduler hit an exception" in other.log
+            started, failed = other.happened("started"), other.happened("failed")
+            assert started is not None
+            assert failed is not None
+            assert failed - started < 1
+            assert other.happened("loading") is None
+        assert server.generate(prompt())
+
+
+def follow(index: BlockIndex, subscriber: Subscriber, server: Server) -> bool:
+    """Listen until the index is what the cache holds."""
+    end = time.monotonic() + 20
+    while (cached := server.cached()) != index.blocks and time.monotonic() < end:
+        index.apply(subscriber.take(1_000, seconds=0.2))
+    return cached == index.blocks

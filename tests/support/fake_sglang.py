@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+SCHEDULER = "sglang.srt.managers.scheduler"
 PUBLISHER = "sglang.srt.managers.scheduler_components.kv_events_publisher"
 FACTORY = "sglang.srt.disaggregation.kv_events"
 CACHE_BUILDER = "sglang.srt.mem_cache.kv_cache_builder"
@@ -66,12 +68,40 @@ class FakeSGLang:
                 host, _, port = endpoint.rpartition(":")
                 return f"{host}:{int(port) + index}"
 
+            def _socket_setup(self) -> None:
+                self._pub = self._ctx.socket()
+                self._pub.bind(self._endpoint) if "*" in self._endpoint else self._pub.connect(self._endpoint)
+                if self._replay_endpoint is not None:
+                    self._replay = self._ctx.socket()
+                    self._replay.bind(self._replay_endpoint)
+
+        class NullEventPublisher:
+            pass
+
+        class Made(tuple[str | None, int], NullEventPublisher):
+            """What a publisher was made with."""
+
         class EventPublisherFactory:
             @classmethod
-            def create(cls, config: str | None, attn_dp_rank: int = 0) -> tuple[str | None, int]:
-                return config, attn_dp_rank
+            def create(cls, config: str | None, attn_dp_rank: int = 0) -> Made:
+                return Made((config, attn_dp_rank))
 
         EventPublisherFactory.__module__ = FACTORY
+
+        class KVEventsConfig:
+            @classmethod
+            def from_cli(cls, config: str) -> SimpleNamespace:
+                default = {"publisher": "null", "endpoint": "tcp://*:5557", "replay_endpoint": None, "hwm": 1}
+                return SimpleNamespace(**{**default, **json.loads(config)})
+
+        class Scheduler:
+            def __init__(self, config: str | None, ps: Any) -> None:
+                self.server_args, self.ps = SimpleNamespace(kv_events_config=config, port=30_000), ps
+                self.has_a_model = False
+                self.init_model_config()
+
+            def init_model_config(self) -> None:
+                self.has_a_model = True
 
         class SchedulerKvEventsPublisher:
             def __init__(self, config: str | None, ps: Any) -> None:
@@ -93,9 +123,17 @@ class FakeSGLang:
                 return Context(enable_kv_cache_events=events)
 
         self._module("sglang.version", __version__=release)
-        self._module("sglang.srt.managers.scheduler")
+        self._module("sglang.srt.managers.scheduler", Scheduler=Scheduler)
         self._module("sglang.srt.plugins.hook_registry", HookRegistry=HookRegistry, HookType=HookType)
-        self._module(FACTORY, EventPublisherFactory=EventPublisherFactory, ZmqEventPublisher=ZmqEventPublisher)
+        self._module(
+            FACTORY,
+            EventPublisherFactory=EventPublisherFactory,
+            ZmqEventPublisher=ZmqEventPublisher,
+            NullEventPublisher=NullEventPublisher,
+            KVEventsConfig=KVEventsConfig,
+            KVEventBatch=SimpleNamespace,
+            AllBlocksCleared=SimpleNamespace,
+        )
         self._module(PUBLISHER, SchedulerKvEventsPublisher=SchedulerKvEventsPublisher)
         self._module(CACHE_BUILDER, build_kv_cache=build_kv_cache)
         self._module(METRICS_COLLECTOR, SchedulerMetricsCollector=SchedulerMetricsCollector)
@@ -113,6 +151,11 @@ class FakeSGLang:
         """Whether a scheduler's metrics count events."""
         context: Context = sys.modules[METRICS_COLLECTOR].SchedulerMetricsCollector.init_new(events=events, ps=ps)
         return context.enable_kv_cache_events
+
+    def starts(self, config: str | None, ps: Any) -> bool:
+        """Whether a scheduler comes to have a model."""
+        started: bool = sys.modules[SCHEDULER].Scheduler(config, ps).has_a_model
+        return started
 
     def move(self, module: str, name: str) -> None:
         """Take something out of a module, as a later release might."""

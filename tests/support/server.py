@@ -53,6 +53,7 @@ class Server:
         plugins: the entry points that SGLang may load; no other is imported.
         path: the folder that has them.
         folder: an empty one, for the model, the log, and what the engine leaves in its temporary folder.
+        claims: rankbind's runtime directory; left out, one that no other server has.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Server:
         plugins: Sequence[str],
         path: Path,
         folder: Path,
+        claims: Path | None = None,
     ) -> None:
         self.port = free_ports()
         self.folder = folder
@@ -74,6 +76,7 @@ class Server:
             "SGLANG_PLUGINS": ",".join(plugins),
             "PYTHONPATH": str(path),
             "RANKBIND_E2E": str(folder),
+            "RANKBIND_DIR": str(claims or folder / "claims"),
             "TMPDIR": str(folder / "tmp"),
             "SGLANG_USE_CPU_ENGINE": "1",
             "HF_HUB_OFFLINE": "1",
@@ -82,7 +85,7 @@ class Server:
             "CUDA_VISIBLE_DEVICES": "",
         }
         environment.pop("SGLANG_CPU_OMP_THREADS_BIND", None)
-        if release == "0.5.23":  # cannot start two stages without it; 0.5.14 cannot with it
+        if release == "0.5.23" and launch:  # cannot start two stages without it; 0.5.14 cannot with it
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
         command = (
             *(python_of(release), "-W", "ignore", "-m", "sglang.launch_server", "--host", "127.0.0.1"),
@@ -96,7 +99,13 @@ class Server:
         self._shared_before = _shared_memory()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=folder,  # not this repository, where Python would find rankbind before the one that is installed
+                start_new_session=True,
             )
 
     def __enter__(self) -> Self:
@@ -144,6 +153,13 @@ class Server:
             ids: list[int] = json.load(answer)["output_ids"]
         return ids
 
+    def flush(self) -> None:
+        """Throw away all that is cached. It must have nothing to do."""
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{self.port}/flush_cache", method="POST"), timeout=60
+        ) as answer:
+            assert answer.status == 200
+
     def kept(self, stage: int) -> int:
         """The events that the cache of a stage has recorded and nobody took, as the observer counts them."""
         return int((self.folder / str(stage)).read_text())
@@ -154,6 +170,34 @@ class Server:
         while self.kept(stage) <= more_than and time.monotonic() < end:
             time.sleep(0.1)
         return self.kept(stage) > more_than
+
+    def hurt(self, how: str) -> float:
+        """Let something happen to the publisher (see rankbind_inside.py): when, on the monotonic clock."""
+        return float(self._order({"do": "hurt", "how": how}))
+
+    def cached(self) -> set[int]:
+        """The hashes of the blocks that the publishing scheduler's cache holds."""
+        return set(self._order({"do": "cached"}))
+
+    def happened(self, what: str) -> float | None:
+        """When something happened in a scheduler, the last one to tell, on the monotonic clock; None if it has not.
+
+        Args:
+            what: ``started``, ``loading`` (its model), ``failed`` (to start).
+        """
+        file = self.folder / what
+        return float(file.read_text()) if file.exists() else None
+
+    def _order(self, order: dict[str, Any]) -> Any:
+        answer, whole = self.folder / "answer", self.folder / "order.part"
+        answer.unlink(missing_ok=True)
+        whole.write_text(json.dumps(order))
+        whole.replace(self.folder / "order")
+        end = time.monotonic() + 30
+        while not answer.exists():
+            assert time.monotonic() < end, f"no answer to {order}"
+            time.sleep(0.005)
+        return json.loads(answer.read_text())
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):

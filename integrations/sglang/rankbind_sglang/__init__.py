@@ -4,7 +4,11 @@ The map of this package:
 
     releases   which release keeps which site where: a table of facts
     position   who am I, and what follows from that: the declaration, and rankbind's answers to it
-    hooks      the declaration applied through SGLang's HookRegistry
+    sockets    which addresses a publisher binds: SGLang is asked
+    claims     the owner's claim on them, before the model is loaded
+    mirror     what the cache holds, to be told again
+    watch      the publisher started again when it fails
+    hooks      all of it applied through SGLang's HookRegistry
 
 SGLang calls `install` in each of its processes, by the entry point ``sglang.srt.plugins``.
 """

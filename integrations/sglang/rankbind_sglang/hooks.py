@@ -1,8 +1,10 @@
 """The declaration, applied to a running SGLang through its own HookRegistry.
 
-Each hook asks `position` and then takes away at most one thing: the configuration that makes a publisher, the flag that
-makes a cache record events, the flag that makes the metrics count them. An engine that gates as declared is left as it
-is. A hook that fails says so in one line, and the engine does what it would have done without it.
+Each hook of a site asks `position` and then takes away at most one thing: the configuration that makes a publisher, the
+flag that makes a cache record events, the flag that makes the metrics count them. An engine that gates as declared is
+left as it is. A hook that fails says so in one line, and the engine does what it would have done without it.
+
+One more hook has the owner claim what it will publish on, before it has a model; and what it then made is watched.
 """
 
 from __future__ import annotations
@@ -12,10 +14,17 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from rankbind.errors import ClaimedError
+from rankbind_sglang import claims
 from rankbind_sglang.position import KV_EVENTS, Position, position, ranks_of
-from rankbind_sglang.releases import Layout, Site, layout_of
+from rankbind_sglang.releases import KV_EVENTS_MODULE, START, Layout, Site, layout_of
+from rankbind_sglang.sockets import bound
+from rankbind_sglang.watch import watch
+
+if TYPE_CHECKING:
+    from rankbind.runtime.claim import Claim
 
 SITES: tuple[Site, ...] = ("publisher", "port index", "cache builder", "metrics collector")
 
@@ -61,6 +70,17 @@ def register(sites: Collection[Site] = SITES) -> bool:
         if site in sites:
             hook, kind = kinds[site]
             HookRegistry.register(target.path, hook, kind)
+    if claims.switched_on():
+        absent = START.lacking()
+        if absent is None:
+            HookRegistry.register(START.path, hooks.start, HookType.BEFORE)
+        else:
+            _log.warning(
+                "rankbind-sglang does not know the start of SGLang %s (%s) and claims nothing: two servers with one KV "
+                "port find out after they have loaded their models",
+                release,
+                absent,
+            )
     return True
 
 
@@ -73,6 +93,30 @@ class _Hooks:
         self._sites = tuple(layout.sites)
         self._index: int | None = None
         self._told = False
+        self._claim: Claim | None = None
+
+    def start(self, scheduler: Any) -> None:
+        """BEFORE ``Scheduler.init_model_config``: the owner holds its KV events, or the server does not start."""
+        config = getattr(scheduler.server_args, "kv_events_config", None)
+        at = self._position("start", config, scheduler, {})
+        if config is None or at is None or not at.owns:
+            return
+        try:
+            if not at.index or _has_room_for(at.index, sys.modules[KV_EVENTS_MODULE], config):
+                self._claim = claims.take(scheduler.server_args, config, at)
+        except ClaimedError as error:
+            error.add_note(
+                "rankbind-sglang: this server would publish its KV events there, and ends before it loads its model. "
+                "Stop the other one, or give this one another port in --kv-events-config (endpoint, replay_endpoint). "
+                f"{claims.SWITCH}=off starts it without asking"
+            )
+            raise
+        except Exception as error:
+            _log.warning(
+                "rankbind-sglang starts this server without a claim on its KV events: %s: %s",
+                type(error).__name__,
+                error,
+            )
 
     def publisher(self, original: Callable[..., Any], holder: Any, kv_events_config: str | None) -> None:
         """AROUND ``init_kv_events``: a rank that does not own is given no configuration, as if events were off."""
@@ -91,13 +135,27 @@ class _Hooks:
                 self._release,
                 at,
             )
+        self._watch(getattr(holder, "kv_event_publisher", None), at.index)
+
+    def _watch(self, publisher: Any, index: int) -> None:
+        """Watch what was made, and let the claim say where it really is."""
+        try:
+            watching = watch(publisher, index, self._release, told=self._note)
+            if watching is not None and self._claim is not None:
+                self._claim.update(endpoints=bound(publisher))
+        except Exception as error:
+            _log.warning("rankbind-sglang does not watch the publisher: %s: %s", type(error).__name__, error)
+
+    def _note(self, text: str) -> None:
+        if self._claim is not None:
+            self._claim.update(notes={"publisher": text})
 
     def port_index(self, cls: Any, config: str | None, attn_dp_rank: int = 0) -> Any:
         """BEFORE ``EventPublisherFactory.create``: the port is that of this KV cache."""
         if self._index is None:
             return None
         try:
-            if self._index and not _has_room_for(self._index, cls, config):
+            if self._index and not _has_room_for(self._index, sys.modules[cls.__module__], config):
                 _log.warning(
                     "rankbind-sglang: KV cache %d cannot have a KV events endpoint of its own, for SGLang %s adds its "
                     "number to the port of a tcp:// endpoint and to an inproc:// name, to nothing else; write "
@@ -127,7 +185,9 @@ class _Hooks:
             self._leave("metrics collector", error)
             return None
 
-    def _position(self, site: Site, events: object, holder: Any, arguments: Mapping[str, Any]) -> Position | None:
+    def _position(
+        self, site: Site | Literal["start"], events: object, holder: Any, arguments: Mapping[str, Any]
+    ) -> Position | None:
         """Where this process stands; None when it publishes no events anyway, or cannot tell."""
         if not events:
             return None
@@ -153,7 +213,7 @@ class _Hooks:
             KV_EVENTS,
         )
 
-    def _leave(self, site: Site, error: Exception) -> None:
+    def _leave(self, site: Site | Literal["start"], error: Exception) -> None:
         _log.warning(
             "rankbind-sglang leaves the %s of SGLang %s as it is: %s: %s",
             site,
@@ -163,7 +223,7 @@ class _Hooks:
         )
 
 
-def _has_room_for(index: int, factory: Any, config: str | None) -> bool:
+def _has_room_for(index: int, kv_events: Any, config: str | None) -> bool:
     """Whether the endpoints that SGLang makes for `index` can be that cache's own. SGLang is asked what it makes.
 
     Raises:
@@ -172,7 +232,7 @@ def _has_room_for(index: int, factory: Any, config: str | None) -> bool:
     settings = json.loads(config or "{}")
     if settings.get("publisher") != "zmq":
         return True
-    offset = sys.modules[factory.__module__].ZmqEventPublisher.offset_endpoint_port
+    offset = kv_events.ZmqEventPublisher.offset_endpoint_port
     for endpoint in (settings.get("endpoint"), settings.get("replay_endpoint")):
         try:
             made = offset(endpoint, index)

@@ -27,11 +27,18 @@ class Position:
         coordinates: index on each axis, the attention view's for tp.
         owns: whether this scheduler owns the KV events of its cache.
         index: the number of its cache, which is added to the base port.
+        rank: in the world of its replica.
     """
 
     coordinates: Mapping[str, int]
     owns: bool
     index: int
+    rank: int
+
+    @property
+    def group(self) -> Mapping[str, int]:
+        """Which cache it is, on the axes that have one for each index."""
+        return {axis: at for axis, at in self.coordinates.items() if axis not in KV_EVENTS.group}
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} {at}" for axis, at in self.coordinates.items())
@@ -70,6 +77,9 @@ def position(ranks: Any) -> Position:
         owns=KV_EVENTS.is_owner(topology, coordinates),
         # SGLang runs replicas or attention data parallelism, never both, so this is the index on one of the two axes.
         index=replica * attn_dp_size + ranks.attn_dp_rank,
+        rank=ranks.pp_rank * ranks.tp_size
+        + (ranks.attn_dp_rank * ranks.attn_cp_size + ranks.attn_cp_rank) * ranks.attn_tp_size
+        + ranks.attn_tp_rank,
     )
 
 

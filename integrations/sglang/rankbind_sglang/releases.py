@@ -48,13 +48,18 @@ class Layout:
     sites: Mapping[Site, Target]
 
 
-_PORT_INDEX = Target("sglang.srt.disaggregation.kv_events.EventPublisherFactory.create", ("config", "attn_dp_rank"))
+KV_EVENTS_MODULE = "sglang.srt.disaggregation.kv_events"
+
+_PORT_INDEX = Target(f"{KV_EVENTS_MODULE}.EventPublisherFactory.create", ("config", "attn_dp_rank"))
 _PUBLISHER = Target(
     "sglang.srt.managers.scheduler_components.kv_events_publisher.SchedulerKvEventsPublisher.init_kv_events",
     ("self", "kv_events_config"),
 )
 _CACHE_BUILDER = "sglang.srt.mem_cache.kv_cache_builder.build_kv_cache"
 _METRICS_COLLECTOR = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector.init_new"
+
+START = Target("sglang.srt.managers.scheduler.Scheduler.init_model_config", ("self",))
+"""Where a scheduler knows its ranks and its arguments, and has no model yet. The same in 0.5.12 to 0.5.23."""
 
 LAYOUTS = (
     # The scheduler is its own publisher, and hands the flag that init_kv_events sets to the cache and to the metrics.
@@ -100,3 +105,16 @@ def layout_of(release: str) -> Layout:
     number = tuple(int(part) for part in match.group().split(".")) if match else ()
     fitting = [layout for layout in LAYOUTS if layout.since <= number]
     return fitting[-1] if fitting else LAYOUTS[-1]
+
+
+_PUBLISHER_HAS = (
+    *("_ctx", "_pub", "_replay", "_endpoint", "_replay_endpoint", "_dp_rank", "_running"),
+    *("_event_queue", "_buffer", "_seq_gen", "_thread", "_socket_setup", "_publisher_thread"),
+)
+"""What the watch relies on in a ``ZmqEventPublisher``. The same in 0.5.12 to 0.5.23, whose methods differ in what they
+bind, and in nothing else that matters here."""
+
+
+def publisher_lacks(publisher: object) -> list[str]:
+    """What the watch would miss in a publisher."""
+    return [name for name in _PUBLISHER_HAS if not hasattr(publisher, name)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +25,24 @@ def labs() -> Iterator[dict[str, Lab]]:
         lab.close()
 
 
+@pytest.fixture(scope="session")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runtime directory of everything in the labs."""
+    return tmp_path_factory.mktemp("claims") / "rankbind"
+
+
 @pytest.fixture
-def lab(release: str, labs: dict[str, Lab]) -> Lab:
+def lab(release: str, labs: dict[str, Lab], claims: Path) -> Lab:
+    return lab_of(release, labs, claims)
+
+
+@pytest.fixture
+def other_lab(labs: dict[str, Lab], claims: Path) -> Lab:
+    """One of a release that is tested with the others: another server on this host."""
+    return lab_of("0.5.15", labs, claims)
+
+
+def lab_of(release: str, labs: dict[str, Lab], claims: Path) -> Lab:
     if release not in labs:
-        labs[release] = Lab(release)
+        labs[release] = Lab(release, claims)
     return labs[release]

@@ -2,9 +2,12 @@
 
 It imports SGLang once, then obeys one JSON command a line and answers each with one JSON line:
 
-    {"do": "start", "launch": {"pp_size": 2}, "events": {...}, "sites": [...]}   -> a report for each scheduler
+    {"do": "start", "launch": {"pp_size": 2}, "events": {...}, "sites": [...],
+     "environment": {...}, "watch": {"DELAYS": [...]}}                          -> a report for each scheduler
     {"do": "insert", "tokens": [...]}    every scheduler caches and publishes   -> null
     {"do": "left"}                                                              -> events that nobody took, for each
+    {"do": "evict", "blocks": 3}, "flush", "idle"                               -> null
+    {"do": "hurt", "how": "..."}, "said", "cached", "metrics"    for the first scheduler only: see rankbind_inside.py
     {"do": "stop"}                                                              -> null
 
 (A scheduler that failed to start says "error" in its report, and null from then on.)
@@ -12,7 +15,7 @@ It imports SGLang once, then obeys one JSON command a line and answers each with
 For each scheduler of the launch a process is forked, which builds metrics collector, cache and publisher by the
 engine's own functions, in the engine's order, out of the engine's own ServerArgs and ranks. What needs a model (pools,
 process groups) is left out: none of it decides who publishes. `sites` are the hooks of rankbind_sglang that are applied
-there through SGLang's HookRegistry; null for an engine as it comes.
+there through SGLang's HookRegistry; null for an engine as it comes. `watch` changes constants of its module.
 """
 
 from __future__ import annotations
@@ -31,12 +34,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import rankbind_inside
 import torch
 from sglang.srt.configs.model_config import ModelConfig, ModelImpl
 from sglang.srt.layers import dp_attention
+from sglang.srt.managers.scheduler import Scheduler as EngineScheduler
 from sglang.srt.managers.scheduler_components.kv_events_publisher import SchedulerKvEventsPublisher
 from sglang.srt.mem_cache import kv_cache_builder
-from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.observability.metrics_collector import SchedulerMetricsCollector
 from sglang.srt.server_args import ServerArgs
@@ -62,6 +67,8 @@ MODEL = {
 class Scheduler:
     """What a scheduler builds to publish KV events, and nothing else."""
 
+    had_a_model = False
+
     def __init__(self, launch: dict[str, Any], events: dict[str, Any] | None, rank: int, replica: int | None) -> None:
         args = server_args(launch, events)
         config = args.kv_events_config
@@ -85,7 +92,14 @@ class Scheduler:
             ps = publish_ranks(args, rank, replica)
             given, metrics, publisher = {}, {}, {}
             build = {"kv_event_lora_names": KvEventLoraNames()}
-        model = ModelConfig.from_server_args(args)
+        # As much of the engine's scheduler as there is before it loads a model.
+        self.engine = object.__new__(EngineScheduler)
+        self.engine.server_args, self.engine.page_size = args, PAGE
+        if PASSES_RANKS:
+            self.engine.ps = ps
+        self.engine.init_model_config()
+        Scheduler.had_a_model = True
+        model = self.engine.model_config
         model._resolved_model_impl = ModelImpl.SGLANG
 
         self.counts = SchedulerMetricsCollector.init_new(
@@ -136,6 +150,37 @@ class Scheduler:
         """Cache the tokens and publish, as a scheduler does at the end of a batch."""
         self.cache.insert(InsertParams(key=RadixKey(array("q", tokens), None), value=torch.arange(len(tokens))))
         self.publisher.publish_kv_events()
+
+    def idle(self) -> None:
+        """Publish what there is, as a scheduler does that has nothing to do."""
+        self.publisher.publish_kv_events()
+
+    def evict(self, blocks: int) -> None:
+        """Throw blocks away, the least recently used first."""
+        self.cache.evict(EvictParams(num_tokens=blocks * PAGE))
+        self.publisher.publish_kv_events()
+
+    def flush(self) -> None:
+        """Throw everything away."""
+        self.cache.reset()
+        self.publisher.publish_kv_events()
+
+    def cached(self) -> list[int]:
+        """The hashes of all blocks in the cache's tree."""
+        return rankbind_inside.cached(self.cache, PAGE)
+
+    def hurt(self, how: str) -> None:
+        """Let something happen to the publisher."""
+        rankbind_inside.hurt(self.publisher.kv_event_publisher, how)
+
+    def metrics(self) -> str:
+        """What a server would serve as metrics, of all its processes."""
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return generate_latest(registry).decode()
 
     def left(self) -> int:
         """Count, and take, the events that the cache recorded and nobody took."""
@@ -208,6 +253,21 @@ def publish_ranks(args: ServerArgs, rank: int, replica: int | None) -> Any:
     return parallel
 
 
+class NoMemory:
+    """An allocator of blocks that gets them back from the cache, and has none."""
+
+    device, page_size = "cpu", PAGE
+
+    def get_kvcache(self) -> None:
+        """There is none."""
+
+    def free(self, indices: Any) -> None:
+        """Do nothing."""
+
+    def free_segment(self, indices: Any, start_pos: int) -> None:
+        """Do nothing (0.5.21 and later)."""
+
+
 def worker(model: ModelConfig) -> Any:
     """As much of a model worker as the cache builder looks at: a plain attention model, with no memory behind it."""
     runner = SimpleNamespace(
@@ -221,7 +281,7 @@ def worker(model: ModelConfig) -> Any:
         mtp_draft_device_pools=(),
         mtp_draft_mamba_pools=(),
     )
-    allocator = SimpleNamespace(device="cpu", page_size=PAGE, get_kvcache=lambda: None)
+    allocator = NoMemory()
     return SimpleNamespace(model_runner=runner, is_hybrid_swa=False, get_memory_pool=lambda: (None, allocator))
 
 
@@ -232,20 +292,32 @@ def run_scheduler(orders: Connection, start: dict[str, Any], rank: int, replica:
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("rankbind_sglang").addHandler(handler)
     logging.getLogger("rankbind_sglang").setLevel(logging.INFO)
+    os.environ.update(start["environment"])
     if start["sites"] is not None:
         import rankbind_sglang
+        import rankbind_sglang.watch
         from sglang.srt.plugins.hook_registry import HookRegistry
 
+        for name, value in start["watch"].items():
+            setattr(rankbind_sglang.watch, name, value)
         rankbind_sglang.register(start["sites"])
         HookRegistry.apply_hooks()
     try:
         scheduler = Scheduler(start["launch"], start["events"], rank, replica)
     except Exception as error:
-        orders.send({"error": f"{type(error).__name__}: {error}", "said": said})
+        orders.send(
+            {
+                "error": "\n".join((f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ()))),
+                "said": said,
+                "pid": os.getpid(),
+                "had_a_model": Scheduler.had_a_model,
+            }
+        )
         return
-    orders.send({"error": None, "said": said, **scheduler.report()})
+    orders.send({"error": None, "said": said, "pid": os.getpid(), **scheduler.report()})
     while (order := orders.recv())["do"] != "stop":
-        orders.send(scheduler.left() if order["do"] == "left" else scheduler.insert(order["tokens"]))
+        do = order.pop("do")
+        orders.send(said if do == "said" else getattr(scheduler, do)(**order))
     scheduler.close()
 
 
@@ -272,6 +344,8 @@ class Engine:
     def tell(self, order: dict[str, Any]) -> list[Any]:
         """Give every living scheduler the same order, as the stages of a pipeline get it, and wait for all."""
         alive = [ours for (ours, _), report in zip(self.schedulers, self.reports, strict=True) if not report["error"]]
+        if order["do"] in ("hurt", "said", "cached", "metrics"):
+            alive = [self.schedulers[0][0]]
         for ours in alive:
             ours.send(order)
         return [ours.recv() if ours in alive else None for ours, _ in self.schedulers]

@@ -26,7 +26,7 @@ with pytest.MonkeyPatch.context() as monkeypatch:
     rankbind_sglang.install()
     HookRegistry.apply_hooks()
     stage = ranks(pp_size=2, pp_rank=1)
-    assert len(engine.hooks) == 4
+    assert len(engine.hooks) == 5
     assert (engine.counts(True, stage), engine.records(True, stage)) == (False, False)
     assert engine.publisher('{"publisher": "zmq"}', stage) is None
 torch.cuda.set_sync_debug_mode("default")

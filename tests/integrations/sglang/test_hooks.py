@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rankbind_sglang import SITES, hooks, register
+from rankbind_sglang import SITES, claims, hooks, register, watch
+
+from rankbind.errors import ClaimedError, DirectoryError
+from rankbind.runtime import claim as runtime
 
 from ...support import fake_sglang
 from ...support.fake_sglang import FakeSGLang, ranks
@@ -16,8 +22,13 @@ SECOND_REPLICA = ranks(dp_size=2, dp_rank=1)
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeSGLang:
-    return FakeSGLang(monkeypatch)
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeSGLang]:
+    monkeypatch.setenv("RANKBIND_DIR", str(tmp_path / "claims"))
+    monkeypatch.delenv("RANKBIND_DEPLOYMENT", raising=False)
+    before = set(runtime._held)
+    yield FakeSGLang(monkeypatch)
+    for held in runtime._held - before:
+        held.release()
 
 
 @pytest.fixture
@@ -193,3 +204,140 @@ def test_each_scheduler_tells_once(engine: FakeSGLang, log: pytest.LogCaptureFix
         "(dp 0, pp 1, attn_dp 0, attn_cp 0, attn_tp 0) does not own the KV events of cache 0; they belong to rank 0 of "
         "each (pp, attn_tp, attn_cp) group"
     )
+
+
+class TestTheStart:
+    """The claim on the KV events, before there is a model."""
+
+    def test_the_owner_holds_them(self, engine: FakeSGLang) -> None:
+        applied()
+        assert engine.starts(CONFIG, SECOND_REPLICA)
+        (held,) = runtime._held
+        assert str(held.key) == "sglang-30000-5557/kv-events[attn_dp=0,dp=1]"
+        assert dict(held.record.endpoints) == {"bind": "tcp://*:5558"}
+        with pytest.raises(ClaimedError, match=r"sglang-30000-5557/kv-events\[attn_dp=0,dp=1\] is held") as caught:
+            engine.starts(CONFIG, SECOND_REPLICA)
+        (note,) = caught.value.__notes__
+        assert note.endswith("RANKBIND_SGLANG_CLAIMS=off starts it without asking")
+
+    @pytest.mark.parametrize(
+        ("config", "at"),
+        [
+            pytest.param(CONFIG, SECOND_STAGE, id="not the owner"),
+            pytest.param(None, ranks(), id="no events"),
+            pytest.param(json.dumps({"publisher": "null"}), ranks(), id="no publisher"),
+            pytest.param(json.dumps({"publisher": "zmq", "endpoint": "ipc:///kv"}), SECOND_REPLICA, id="no room"),
+        ],
+    )
+    def test_nothing_is_held_where_nothing_is_published(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture, config: str | None, at: Any
+    ) -> None:
+        before = set(runtime._held)
+        applied()
+        assert engine.starts(config, at)
+        assert runtime._held == before
+        assert not [line for line in log.messages if "without a claim" in line]
+
+    @pytest.mark.parametrize("problem", [DirectoryError("not safe"), RuntimeError("anything")])
+    def test_a_claim_that_cannot_be_made_is_named_and_the_server_starts(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, problem: Exception
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise problem
+
+        monkeypatch.setattr(runtime, "claim", fail)
+        applied()
+        assert engine.starts(CONFIG, ranks())
+        assert f"without a claim on its KV events: {type(problem).__name__}: {problem}" in log.messages[-1]
+
+    def test_a_configuration_that_cannot_be_read_is_left_to_the_engine(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture
+    ) -> None:
+        applied()
+        assert engine.starts("{", ranks())
+        assert "without a claim on its KV events: JSONDecodeError" in log.messages[-1]
+
+    def test_a_start_that_has_moved_costs_the_claim_and_nothing_else(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture
+    ) -> None:
+        engine.move(fake_sglang.SCHEDULER, "Scheduler")
+        assert applied()
+        assert engine.publisher(CONFIG, SECOND_STAGE) is None
+        assert log.messages[0].startswith(
+            "rankbind-sglang does not know the start of SGLang 0.5.14 (there is no sglang.srt.managers.scheduler."
+        )
+
+    @pytest.mark.parametrize(("switch", "claims_made"), [("off", False), ("on", True), ("no", True)])
+    def test_claims_can_be_switched_off(
+        self,
+        engine: FakeSGLang,
+        log: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        switch: str,
+        claims_made: bool,
+    ) -> None:
+        monkeypatch.setenv(claims.SWITCH, switch)
+        assert applied()
+        assert ("init_model_config" in str(engine.hooks)) == claims_made
+        assert log.messages == (
+            ["rankbind-sglang: RANKBIND_SGLANG_CLAIMS=no means nothing; it is off or on, and stays on"]
+            if switch == "no"
+            else []
+        )
+
+    def test_a_holder_in_another_network_does_not_hinder(
+        self, engine: FakeSGLang, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        elsewhere = SimpleNamespace(process=SimpleNamespace(net_ns="another"))
+        real, names = runtime.claim, []
+
+        def claim(resource: str, **how: Any) -> Any:
+            names.append(how["deployment"])
+            if len(names) == 1:
+                raise ClaimedError("held", holder=elsewhere)
+            return real(resource, **how)
+
+        monkeypatch.setattr(runtime, "claim", claim)
+        applied()
+        assert engine.starts(CONFIG, ranks())
+        assert names[0] == "sglang-30000-5557"
+        assert names[1].startswith("sglang-30000-5557-net")
+
+
+class TestTheWatch:
+    """What is watched; test_watch.py has what that is for."""
+
+    def test_a_publisher_of_another_kind_is_named_and_left_alone(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture
+    ) -> None:
+        assert watch.watch(object(), 0, "0.5.14") is None
+        assert log.messages == [
+            "rankbind-sglang does not know the publisher object of SGLang 0.5.14 (a plugin's own) and does not watch it"
+        ]
+
+    def test_a_publisher_of_a_release_that_nobody_has_seen(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture
+    ) -> None:
+        from sglang.srt.disaggregation.kv_events import ZmqEventPublisher
+
+        strange = ZmqEventPublisher()
+        vars(strange).update(dict.fromkeys(hooks_need() - {"_thread", "_buffer"}))
+        assert watch.watch(strange, 0, "0.6.0") is None
+        assert "SGLang 0.6.0 (it has no _buffer, _thread) and does not watch it" in log.messages[-1]
+
+    def test_a_watch_that_cannot_begin_does_not_break_a_start(
+        self, engine: FakeSGLang, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("no more threads")
+
+        monkeypatch.setattr(hooks, "watch", fail)
+        applied()
+        assert engine.publisher(CONFIG, ranks()) == (CONFIG, 0)
+        assert log.messages[-1] == "rankbind-sglang does not watch the publisher: RuntimeError: no more threads"
+
+
+def hooks_need() -> set[str]:
+    from rankbind_sglang.releases import publisher_lacks
+
+    return set(publisher_lacks(object()))

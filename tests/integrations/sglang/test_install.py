@@ -54,6 +54,7 @@ def test_it_hooks_every_site(engine: FakeSGLang) -> None:
         "create",
         "build_kv_cache",
         "init_new",
+        "init_model_config",
     ]
 
 
