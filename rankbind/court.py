@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rankbind.endpoint import Endpoint
-from rankbind.errors import IdentityError
+from rankbind.errors import ClaimError, IdentityError
 from rankbind.identity import Identity
 from rankbind.resource import Address
 from rankbind.runtime.claim import Claim, claim
@@ -107,7 +108,8 @@ class AcrossHosts:
         try:
             here = self._here.claim(lost)
         except BaseException:
-            won.release()
+            with contextlib.suppress(ClaimError):  # the store is gone: what matters is why the host said no
+                won.release()
             raise
         here.update(notes={"across hosts": f"token {won.token}"})
         return ClaimAcrossHosts(won, here)

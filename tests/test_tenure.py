@@ -419,6 +419,18 @@ def test_one_who_releases_what_it_stands_by_for_does_not_get_it(ranks: list[Iden
         assert collector() == 3
 
 
+def test_one_who_has_released_and_asks_again_takes_part_again() -> None:
+    who = rankbind.init(TOPOLOGY, rank=3, deployment="test")
+    collector = singleton_per(group="world", rank="any", name="collector")(lambda: "made")
+    with claim("collector", deployment="test"):
+        assert [collector(), collector()] == [None, None]
+        collector.release()
+    assert collector() == "made"
+    assert collector.claim is not None
+    assert collector.claim.token > 0
+    assert who is rankbind.identity()
+
+
 def test_a_takeover_that_fails_is_told_and_left_to_others(
     ranks: list[Identity], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -493,7 +505,8 @@ def test_an_event_loop_that_has_ended_takes_nothing_over(ranks: list[Identity]) 
 
     with claim("collector", deployment="test"), use(ranks[0]):
         assert asyncio.run(call()) is None
-    _until(lambda: _is_free("collector", {}))
+    _until(lambda: not any("stands by" in thread.name for thread in threading.enumerate()))
+    assert _is_free("collector", {})
     with use(ranks[1]):
         assert asyncio.run(call()) == 1
 
