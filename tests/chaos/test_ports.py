@@ -21,8 +21,9 @@ import pytest
 SCALE = float(os.environ.get("RANKBIND_CHAOS", "1"))
 PROCESSES = 32
 RESERVATIONS = round(1000 * SCALE)
-LIMIT = 240 + 60 * SCALE
 RESERVER = Path(__file__).with_name("reserver.py")
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240 + 60 * SCALE)]
 
 
 @pytest.fixture
@@ -93,7 +94,6 @@ def all_at_once(apart: list[str], how: str, count: int) -> list[dict[str, Any]]:
             child.communicate()
 
 
-@pytest.mark.timeout(LIMIT)
 def test_reserved_ports_meet_nobody_in_a_storm(apart: list[str]) -> None:
     with storm(apart):
         told = all_at_once(apart, "reserve", RESERVATIONS)
@@ -109,7 +109,6 @@ def test_reserved_ports_meet_nobody_in_a_storm(apart: list[str]) -> None:
     assert sum(each["served"] for each in told) == ports.total()
 
 
-@pytest.mark.timeout(LIMIT)
 def test_probing_and_hoping_fails_in_the_same_storm(apart: list[str]) -> None:
     """The positive control."""
     errors: Counter[str] = Counter()
