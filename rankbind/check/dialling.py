@@ -174,7 +174,7 @@ def _undialled(
 
 def _on_other_hosts(plan: Plan, resource: Resource, dialled: list[Dialled], bound: list[Binding]) -> Iterator[Finding]:
     """A consumer outside the job that dials its own host, for owners on several: it runs on one of them at most."""
-    near = [d for d in dialled if d.node is None and _own_host(plan, d.endpoint) and d.endpoint.transport != "inproc"]
+    near = [d for d in dialled if d.node is None and own_host(plan, d.endpoint) and d.endpoint.transport != "inproc"]
     if not near:
         return
     at_home = {id(d) for d in near}
@@ -244,10 +244,10 @@ def _node(plan: Plan, dialled: Dialled) -> int | None:
     to = dialled.endpoint
     if to.host in plan.addressed:
         return plan.addressed[to.host]
-    return dialled.node if _own_host(plan, to) else None
+    return dialled.node if own_host(plan, to) else None
 
 
-def _own_host(plan: Plan, to: Endpoint) -> bool:
+def own_host(plan: Plan, to: Endpoint) -> bool:
     """Whether to dial it is to stay at home: anything but tcp, loopback, and the address that is none."""
     return to.host not in plan.addressed and (to.transport != "tcp" or to.is_wildcard or _loopback(to))
 

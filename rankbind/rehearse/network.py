@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from rankbind.rehearse.script import NetworkError
+from rankbind.errors import NetworkError
 
 INTERFACE = "eth0"
 """What the link of a host is called there."""

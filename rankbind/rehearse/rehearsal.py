@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from multiprocessing import Pipe
@@ -21,22 +22,18 @@ from typing import Literal
 from rankbind.check import run as check
 from rankbind.check.plan import Plan
 from rankbind.config import Declaration
-from rankbind.endpoint import Endpoint
-from rankbind.errors import RankbindError
-from rankbind.finding import Finding, who
-from rankbind.rehearse.cast import Cast, ports_of
-from rankbind.rehearse.outcome import Call, Rehearsal, Taken
-from rankbind.rehearse.ports import Ports
-from rankbind.rehearse.script import Bind, Bound, Claimed, Failure, NetworkError, Order, Part, RehearsalError, Report
-from rankbind.rehearse.traces import sweep
-from rankbind.rehearse.verdict import Verdict
+from rankbind.endpoint import MAX_PORT, Endpoint
+from rankbind.errors import NetworkError, RehearsalError
+from rankbind.finding import who
+from rankbind.rehearse.cast import Cast, Ports
+from rankbind.rehearse.outcome import Call, Rehearsal, Taken, Verdict
+from rankbind.rehearse.script import Bind, Bound, Claimed, Failure, Order, Part, Report
+from rankbind.rehearse.stage import sweep
 
-LIMIT = 60.0
-"""Seconds that a rehearsal may take where nothing else is said."""
-
+_PREFIX = "rankbind-rehearsal-"
 _LONGEST_FOLDER = 70
 """Bytes of the folder's path: that of a socket in it has to fit."""
-_STAGE = "import sys; sys.path[:] = sys.argv[2:]; from rankbind.rehearse.stage import started; started(sys.argv[1])"
+_STAGE = "import sys; sys.path[:] = sys.argv[2:]; from rankbind.rehearse.stage import main; main(int(sys.argv[1]))"
 _PATIENCE = 5.0
 """Seconds for a stage to end its processes."""
 
@@ -58,7 +55,7 @@ class Wishes:
     hosts: Hosts | None = None
     shift: int | None = None
     free: bool = False
-    limit: float = LIMIT
+    limit: float = 60.0
 
 
 def rehearse(declaration: Declaration, wishes: Wishes | None = None) -> Rehearsal:
@@ -75,10 +72,8 @@ def rehearse(declaration: Declaration, wishes: Wishes | None = None) -> Rehearsa
     wrong = [finding for finding in findings if finding.family == "RB9"]
     if wrong:
         raise RehearsalError(f"the file itself is wrong ({wrong[0].message}): `rankbind check` shows where")
-    with contextlib.ExitStack() as stack:
-        ports = _ports(plan, wishes)
-        stack.callback(ports.close)
-        hosts, why = wishes.hosts or ("namespaces" if _needs_namespaces(plan) else "here"), ""
+    hosts, why = wishes.hosts or ("namespaces" if _needs_namespaces(plan) else "here"), ""
+    with contextlib.closing(Ports(plan, wishes.shift, free=wishes.free)) as ports:
         try:
             played = _play(plan, ports, hosts, wishes.limit)
         except NetworkError as error:
@@ -86,79 +81,117 @@ def rehearse(declaration: Declaration, wishes: Wishes | None = None) -> Rehearsa
                 raise
             hosts, why = "here", str(error)
             played = _play(plan, ports, hosts, wishes.limit)
-        return _judge(plan, findings, ports, hosts, why, played)
-
-
-def _ports(plan: Plan, wishes: Wishes) -> Ports:
-    if wishes.free:
-        return Ports.free(ports_of(plan))
-    return Ports("declared") if wishes.shift is None else Ports.shifted(ports_of(plan), wishes.shift)
+    taken, calls = tuple(_taken(plan, played)), tuple(_calls(plan, played))
+    verdict = Verdict(plan, findings, taken, calls)
+    parts = [part for order in played.orders for part in order.parts]
+    ranks = sum(part.rank is not None for part in parts)
+    return Rehearsal(
+        declaration.document.file,
+        taken,
+        calls,
+        verdict.predictions,
+        verdict.surprises,
+        _setting(plan, wishes, hosts, ranks),
+        hosts,
+        len(parts),
+        ranks,
+        ports.moved,
+        tuple(_notes(plan, played, hosts, why, calls)),
+    )
 
 
 def _needs_namespaces(plan: Plan) -> bool:
-    if len(plan.job.topology.hosts) > 1:
-        return True
+    """Whether there are several hosts, or this one lacks an address."""
     addresses = {binding.endpoint.address for binding in plan.bindings if binding.endpoint is not None}
-    return not all(_is_ours(each) for each in addresses if isinstance(each, IPv4Address | IPv6Address))
+    return len(plan.job.topology.hosts) > 1 or not all(
+        _is_ours(each) for each in addresses if isinstance(each, IPv4Address | IPv6Address)
+    )
 
 
 def _is_ours(address: IPv4Address | IPv6Address) -> bool:
-    """Whether this host has an address."""
-    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6) as probe:
             probe.bind((str(address), 0))
-        except OSError as error:
-            return error.errno != errno.EADDRNOTAVAIL
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
     return True
 
 
 @dataclass(slots=True)
 class _Played:
-    """What was seen, of all hosts."""
-
     cast: Cast
     orders: tuple[Order, ...]
     reports: list[Report] = field(default_factory=list)
 
 
 def _play(plan: Plan, ports: Ports, hosts: Hosts, limit: float) -> _Played:
-    folder = _folder()
-    try:
-        nonce = Path(folder).name
-        cast = Cast(plan, ports, namespaces=hosts == "namespaces", folder=folder, nonce=nonce, limit=limit)
+    with _folder() as (folder, lock):
+        cast = Cast(plan, ports, namespaces=hosts == "namespaces", folder=folder, limit=limit)
         played = _Played(cast, cast.orders())
         if any(order.parts for order in played.orders):
-            with _stage(played.orders) as link:
-                for order in played.orders:
-                    played.reports.append(_report(link, order))
+            with _stage(played.orders, lock) as link:
+                played.reports += [_report(link, order) for order in played.orders]
         return played
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _folder() -> str:
-    places = [tempfile.gettempdir(), "/tmp"]
-    place = next((each for each in places if len(os.fsencode(each)) < _LONGEST_FOLDER), "/tmp")
-    try:
-        return tempfile.mkdtemp(prefix="rankbind-rehearsal-", dir=place)
-    except OSError as error:
-        raise RehearsalError(f"cannot make a folder in {place}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
-def _stage(orders: Sequence[Order]) -> Iterator[Connection]:
+def _folder() -> Iterator[tuple[str, int]]:
+    """A folder, and a lock on it that is held as long as any process of the rehearsal lives."""
+    place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place)) > _LONGEST_FOLDER:
+        place = Path("/tmp")
+    _remove_forgotten(place)
+    try:
+        folder, lock = _locked_folder(place)
+    except OSError as error:
+        raise RehearsalError(f"cannot make a folder in {place}: {error.strerror}") from None
+    try:
+        yield str(folder), lock
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(place: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        with contextlib.suppress(FileNotFoundError):  # another rehearsal took it for forgotten
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_forgotten(place: Path) -> None:
+    """Remove the folders of rehearsals of which every process was killed at one instant."""
+    for folder in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+@contextlib.contextmanager
+def _stage(orders: Sequence[Order], lock: int) -> Iterator[Connection]:
     """A process that plays orders, at the other end of a pipe."""
     ours, theirs = Pipe()
     with ours:
         with theirs:
-            # In a session of its own: what the terminal sends is for the command, which then closes the pipe.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _STAGE, str(theirs.fileno()), *sys.path],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            try:
+                # In a session of its own: what the terminal sends is for the command, which then closes the pipe.
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _STAGE, str(theirs.fileno()), *sys.path],
+                    pass_fds=[theirs.fileno(), lock],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RehearsalError(f"cannot start {sys.executable}: {error.strerror}") from None
         try:
             yield ours
         finally:
@@ -169,9 +202,8 @@ def _stage(orders: Sequence[Order]) -> Iterator[Connection]:
                 process.kill()
                 process.wait()
             # Where it was killed its ranks die a moment later.
-            patience = 0.0 if process.returncode == 0 else _PATIENCE
             for order in orders:
-                sweep(order, patience=patience)
+                sweep(order, patience=0.0 if process.returncode == 0 else _PATIENCE)
 
 
 def _report(link: Connection, order: Order) -> Report:
@@ -181,7 +213,9 @@ def _report(link: Connection, order: Order) -> Report:
             raise RehearsalError(f"the rehearsal did not end in the {order.limit:g} s that it may take (--timeout)")
         answer = link.recv()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        raise RehearsalError("the process that starts the ranks was killed") from None
+        raise RehearsalError(
+            "the process that starts the ranks is gone: it was killed, or it failed and says why above"
+        ) from None
     if isinstance(answer, Failure):
         raise (NetworkError if answer.network else RehearsalError)(answer.reason)
     if not isinstance(answer, Report):
@@ -189,36 +223,19 @@ def _report(link: Connection, order: Order) -> Report:
     return answer
 
 
-def _judge(plan: Plan, findings: Sequence[Finding], ports: Ports, hosts: Hosts, why: str, played: _Played) -> Rehearsal:
-    taken, calls = tuple(_taken(plan, ports, played)), tuple(_calls(plan, played))
-    asked = {
-        part.rank: report.owned[part.number]
-        for order, report in zip(played.orders, played.reports, strict=False)
-        for part in order.parts
-        if part.rank is not None and part.number in report.owned
-    }
-    verdict = Verdict(plan, taken, calls, moved=ports.kind != "declared", asked=asked)
-    predictions = verdict.predictions(findings)
-    topology = plan.job.topology
-    parts = [part for order in played.orders for part in order.parts]
-    return Rehearsal(
-        plan.declaration.document.file,
-        taken,
-        calls,
-        predictions,
-        verdict.surprises(predictions),
-        hosts,
-        topology.size,
-        len(topology.hosts),
-        len(parts),
-        sum(part.rank is not None for part in parts),
-        ports.kind,
-        dict(sorted(ports.moved.items())),
-        tuple(_notes(plan, ports, hosts, why, played, calls)),
-    )
+def _setting(plan: Plan, wishes: Wishes, hosts: Hosts, ranks: int) -> str:
+    size, count = plan.job.topology.size, len(plan.job.topology.hosts)
+    told = f"{ranks} of {size} ranks" if ranks != size else f"{size} rank{'s' * (size != 1)}"
+    each = f"{count} host{'s' * (count != 1)}"
+    if hosts == "namespaces":
+        where = f"on {each}, {'each ' if count > 1 else ''}in a network namespace of its own"
+    else:
+        where = f"on {each}, one after the other on this one" if count > 1 else "on this host"
+    shifted = "the declared ports" if wishes.shift is None else f"ports shifted by {wishes.shift}"
+    return f"{told} as processes, {where}; {'free ports instead of the declared ones' if wishes.free else shifted}"
 
 
-def _notes(plan: Plan, ports: Ports, hosts: Hosts, why: str, played: _Played, calls: Sequence[Call]) -> Iterator[str]:
+def _notes(plan: Plan, played: _Played, hosts: Hosts, why: str, calls: Sequence[Call]) -> Iterator[str]:
     if not played.cast.whole:
         yield "the job is large: only the ranks that own or dial something were started"
     if hosts == "here" and len(plan.job.topology.hosts) > 1:
@@ -232,147 +249,81 @@ def _notes(plan: Plan, ports: Ports, hosts: Hosts, why: str, played: _Played, ca
     missing = [call.text for call in calls if not call.played]
     if missing:
         yield f"not dialled: {', '.join(dict.fromkeys(missing))}"
-    files = any(b.endpoint is not None and b.endpoint.file is not None for b in plan.bindings)
-    if files and played.cast.moved_paths:
+    if played.cast.moved_paths and any(b.endpoint is not None and b.endpoint.file is not None for b in plan.bindings):
         yield "sockets of ipc paths were in a folder of the rehearsal, not where they are declared"
     untold = [resource.name for resource in plan.job.resources if resource.name not in plan.owners]
     if untold:
         yield f"not rehearsed, as its owners cannot be told: {', '.join(untold)}"
 
 
-def _taken(plan: Plan, ports: Ports, played: _Played) -> Iterator[Taken]:
-    found: dict[tuple[int, int], Taken] = {}
-    for order, report in zip(played.orders, played.reports, strict=False):
-        whose = {pid: part for part in order.parts for pid in [report.pids[part.number]]}
-        for part in order.parts:
-            found.update(_taken_by(plan, ports, part, order, report, whose))
-    yield from (found[at] for at in sorted(found))
+def _taken(plan: Plan, played: _Played) -> Iterator[Taken]:
+    order_of = {resource.name: at for at, resource in enumerate(plan.job.resources)}
+    found = [
+        taken
+        for order, report in zip(played.orders, played.reports, strict=False)
+        for at, part in enumerate(order.parts)
+        for taken in _taken_by(plan, played.cast, at, part, report)
+    ]
+    yield from sorted(found, key=lambda x: (order_of[x.resource], x.rank if x.number is None else x.number))
 
 
-def _taken_by(
-    plan: Plan, ports: Ports, part: Part, order: Order, report: Report, whose: Mapping[int, Part]
-) -> Iterator[tuple[tuple[int, int], Taken]]:
+def _taken_by(plan: Plan, cast: Cast, at: int, part: Part, report: Report) -> Iterator[Taken]:
     if part.rank is None or part.node is None:
         return
     binds = {bind.number: bind for bind in part.binds}
-    died = report.died.get(part.number, "")
+    died, host = report.died.get(at, ""), plan.host_name(part.node)
+    mine = cast.bindings.get((part.node, part.rank), ())
     for want in part.wants:
-        claim = report.claims.get((part.number, want.number), Claimed("held"))
-        claim_holder = _name(claim.holder, whose) if claim.holder else ""
-        mine = [
-            (number, binding)
-            for number, binding in enumerate(plan.bindings)
-            if (binding.rank, binding.node, binding.resource.name) == (part.rank, part.node, want.resource)
-        ]
-        host = plan.host_name(part.node)
-        if not mine:
-            yield (
-                (want.number, len(plan.bindings) + part.rank),
-                Taken(
-                    want.resource,
-                    "",
-                    part.rank,
-                    part.node,
-                    host,
-                    None,
-                    None,
-                    claim,
-                    claim_holder=claim_holder,
-                    died=died,
-                ),
-            )
-        for number, binding in mine:
-            bind = binds.get(number)
-            bound = report.bound.get((part.number, number))
-            heard = report.watched.get(number, set())
-            holder = bound.holder if bound is not None else None
-            yield (
-                (want.number, number),
-                Taken(
-                    want.resource,
-                    binding.address.role,
-                    part.rank,
-                    part.node,
-                    host,
-                    number,
-                    binding.text,
-                    claim,
-                    bound,
-                    bind.endpoints[0] if bind else "",
-                    "" if holder is None else _holder(holder.pid, holder.program, whose),
-                    claim_holder,
-                    holder is not None and holder.pid not in whose,
-                    _heard(number, bind, bound, heard),
-                    _instead(plan, heard - {number}),
-                    None if bind is None or bound is None else _elsewhere(bind, bound, ports, binding.endpoint),
-                    binding.election is not None,
-                    died,
-                ),
+        claim = report.claims.get((at, want.resource), Claimed("failed"))
+        addresses = [(number, binding) for number, binding in mine if binding.resource.name == want.resource]
+        if not addresses:
+            yield Taken(want.resource, "", part.rank, part.node, host, None, None, claim, died=died)
+        for number, binding in addresses:
+            bind, bound = binds.get(number), report.bound.get(number)
+            heard = report.own.get(number, set())
+            others = [plan.bindings[each].rank for each in heard - {number}]
+            endpoint = binding.endpoint
+            yield Taken(
+                want.resource,
+                binding.address.role,
+                part.rank,
+                part.node,
+                host,
+                number,
+                binding.text,
+                claim,
+                bound,
+                # Of those that share an address on purpose any may answer.
+                number in heard or (bind is not None and bind.sharing is not None and bool(heard)),
+                f"{who(others, 'get')} what is sent there" if others else "",
+                _elsewhere(bind, bound, endpoint) if bind and bound and endpoint else None,
+                binding.election is not None or (endpoint is not None and endpoint.first != endpoint.last),
+                died,
             )
 
 
-def _heard(number: int, bind: Bind | None, bound: Bound | None, heard: set[int]) -> bool:
-    if bind is None or bound is None or bound.at is None:
-        return False
-    # What never leaves its process cannot be watched, and of those that share an address any may answer.
-    return bound.at.startswith("inproc:") or number in heard or (bind.sharing is not None and bool(heard))
-
-
-def _instead(plan: Plan, others: set[int]) -> str:
-    return f": {who([plan.bindings[number].rank for number in others], 'get')} what is sent there" if others else ""
-
-
-def _elsewhere(bind: Bind, bound: Bound, ports: Ports, declared: Endpoint | None) -> int | None:
-    """The declared port that stands for what was bound, where that is not what was asked for."""
-    if bound.at is None or declared is None or declared.transport != "tcp" or declared.kernel_picks:
+def _elsewhere(bind: Bind, bound: Bound, declared: Endpoint) -> int | None:
+    """The declared port that was hit, where it is not one that was declared."""
+    if bound.at is None or declared.transport != "tcp" or declared.kernel_picks:
         return None
     real = Endpoint.parse(bound.at).first
-    if any(Endpoint.parse(each).first == real for each in bind.endpoints):
+    asked = [Endpoint.parse(each).first for each in bind.endpoints]
+    if real in asked:
         return None
-    return next((port for port, moved in ports.moved.items() if moved == real), real)
-
-
-def _name(pid: int, whose: Mapping[int, Part]) -> str:
-    return str(whose[pid]) if pid in whose else f"pid {pid}" if pid else "another process"
-
-
-def _holder(pid: int, program: str, whose: Mapping[int, Part]) -> str:
-    if pid in whose:
-        return str(whose[pid])
-    if not pid:
-        return program
-    told = [f"pid {pid}", *([f"({program})"] if program else []), *_registered(pid)]
-    return " ".join(told)
-
-
-def _registered(pid: int) -> Iterator[str]:
-    """What the registry of this host knows of a process."""
-    from rankbind.runtime import registry
-
-    try:
-        entries = registry.entries()
-    except (RankbindError, OSError):
-        return
-    for entry in entries:
-        if entry.live and entry.pid == pid and entry.record is not None:
-            rank = "" if entry.record.rank is None else f" by its rank {entry.record.rank}"
-            yield f"which holds {entry.key}{rank}"
-            return
+    return next((declared.first + at & MAX_PORT for at, port in enumerate(asked) if port & MAX_PORT == real), real)
 
 
 def _calls(plan: Plan, played: _Played) -> Iterator[Call]:
-    dialled_by: set[int] = set()
+    dials = {each.number: each for order in played.orders for part in order.parts for each in part.dials}
+    meant: dict[int, set[int]] = {}
     heard: dict[int, set[int]] = {}
     unable: dict[int, str] = {}
-    meant: dict[int, frozenset[int]] = {}
     for order, report in zip(played.orders, played.reports, strict=False):
+        unable.update(report.unable)
         for part in order.parts:
-            dialled_by.update(each.number for each in part.dials)
-        for number, found in report.heard.items():
-            heard.setdefault(number, set()).update(found)
-        unable.update({number: text for number, text in report.unable.items() if number in order.expected})
-        for number, found_meant in order.expected.items():
-            meant[number] = meant.get(number, frozenset()) | found_meant
+            for each in part.dials:
+                meant.setdefault(each.number, set()).update(each.meant)
+                heard.setdefault(each.number, set()).update(report.heard.get(each.number, ()))
     for number, dialled in enumerate(plan.dialled):
         at = " ".join(f"{name} {index}" for name, index in dialled.coordinates.items())
         yield Call(
@@ -380,10 +331,9 @@ def _calls(plan: Plan, played: _Played) -> Iterator[Call]:
             dialled.resource.name,
             dialled.consumer.role,
             f"rank {dialled.rank}" if dialled.rank is not None else f"the consumer{f' {at}' if at else ''}",
-            dialled.rank,
             str(dialled.endpoint),
-            meant.get(number, frozenset()),
+            frozenset(meant.get(number, ())),
             frozenset(heard.get(number, ())),
             unable.get(number, ""),
-            number in dialled_by,
+            number in dials,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -36,13 +35,6 @@ def taken(found: Rehearsal, rank: int, resource: str | None = None) -> Taken:
     return one
 
 
-@functools.cache
-def namespaces() -> bool:
-    """Whether this user may make network namespaces."""
-    done = subprocess.run(["unshare", "-rn", "ip", "link", "add", "bridge", "type", "bridge"], capture_output=True)
-    return done.returncode == 0
-
-
 def wait_for(what: Callable[[], bool], told: str) -> None:
     until = time.monotonic() + PATIENCE
     while not what():
@@ -68,15 +60,25 @@ def alive(pids: Sequence[int]) -> list[int]:
 
 
 def started(command: subprocess.Popen[str], ranks: int) -> tuple[int, list[int]]:
-    """The stage of a command that runs, and its ranks, as soon as there are so many."""
+    """The stage of a command that runs, and its ranks, as soon as there are so many, and each would die with it."""
 
     def found() -> bool:
         assert command.poll() is None, command.communicate()
-        return any(len(children(stage)) >= ranks for stage in children(command.pid))
+        return any(
+            [name.partition(" ")[0] for name in map(called, children(stage))] == ["rehearse"] * ranks
+            for stage in children(command.pid)
+        )
 
     wait_for(found, "no ranks were started")
     (stage,) = children(command.pid)
     return stage, children(stage)
+
+
+def called(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
