@@ -66,7 +66,9 @@ def measure(title: str, environment: dict[str, str]) -> list[str]:
 def main() -> int:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        environment = {**os.environ, "RANKBIND_DIR": str(Path(folder, "run"))}
+        environment = {**os.environ, "RANKBIND_DIR": str(Path(folder, "run")), "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
+        # As installed: compiled once, and not at every start.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         step = CLAIMS // PROCESSES
         holders = [
             stack.enter_context(

@@ -2,6 +2,7 @@
 
 The map of this package; each imports only from those before it:
 
+    site       where in somebody's code rankbind was called
     topology   ranks on axes, views, hosts              \
     scope      who owns                                  |  the model: pure values,
     template   text with arithmetic over coordinates     |  the standard library alone

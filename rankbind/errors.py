@@ -111,3 +111,11 @@ class DeposedError(ClaimError):
 
 class StoreGoneError(ClaimError):
     """A torch.distributed Store that does not answer, in time or at all: what it holds is not known."""
+
+
+class RehearsalError(RankbindError, RuntimeError):
+    """A rehearsal that could not be held, or not to its end."""
+
+
+class NetworkError(RehearsalError):
+    """Network namespaces that cannot be made here."""

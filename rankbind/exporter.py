@@ -30,7 +30,7 @@ def exporter(port: int = 0, address: str = "0.0.0.0") -> Iterator[str]:
 
     Raises:
         ImportError: there is no prometheus-client.
-        OSError: it cannot be bound.
+        PortError: it cannot be bound. It is an OSError.
         ClaimedError: another process of this deployment and host serves already.
     """
     claim = current_claim()

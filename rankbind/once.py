@@ -12,7 +12,6 @@ import functools
 import inspect
 import itertools
 import reprlib
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from rankbind.errors import RankbindError
 from rankbind.identity import Identity, current, identity, settle, watch, watchers
 from rankbind.runtime.election import Held
+from rankbind.site import call_site
 from rankbind.tenure import Tenure, end_all
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ _NEVER: Final[Any] = (COLD, None, COLD)
 
 _CONTEXT = contextlib.contextmanager(lambda: iter(())).__code__
 _ASYNC_CONTEXT = contextlib.asynccontextmanager(lambda: None).__code__  # type: ignore[arg-type,return-value]
-_OWN_FILES: set[str | None] = {__file__, contextlib.__file__}
-"""Not the caller, when a call site is looked for. `singleton` adds itself."""
 
 
 class Rule(Protocol):
@@ -613,14 +611,6 @@ def current_claim() -> Held | None:
     """
     claims = [record.claim for record in _in_progress.get() if record.claim is not None]
     return claims[-1] if claims else None
-
-
-def call_site() -> str:
-    """``file:line`` of the code that called into rankbind."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename in _OWN_FILES and frame.f_back is not None:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _release(found: list[tuple[Once, Identity, Record]]) -> None:

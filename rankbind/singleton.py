@@ -26,8 +26,9 @@ from rankbind import once
 from rankbind.court import AcrossHosts, Court, OnHost, spans_hosts
 from rankbind.errors import IdentityError, ScopeError, TopologyError, UnknownAxisError
 from rankbind.identity import Identity, acted_on, current, identity
-from rankbind.once import COLD, Args, Kwargs, Once, OnceAwaited, OnceNow, call_site
+from rankbind.once import COLD, Args, Kwargs, Once, OnceAwaited, OnceNow
 from rankbind.scope import Gate, Scope
+from rankbind.site import call_site
 from rankbind.tenure import Takeover, Tenure
 from rankbind.topology import nearest
 
@@ -44,8 +45,6 @@ U = TypeVar("U")
 D = TypeVar("D")
 R = TypeVar("R")
 F = TypeVar("F", bound=IO[Any])
-
-once._OWN_FILES.add(__file__)
 
 
 class Declaration(Generic[D]):

@@ -120,6 +120,7 @@ class TestStatus:
             found = invoke(*command)
 
             assert found.exit_code != 0
+            assert f"the runtime directory {folder} (from RANKBIND_DIR) cannot be used" in found.stderr
             assert "other users can write it" in found.stderr
 
     def test_its_status_is_then_2(self, folder: Path) -> None:

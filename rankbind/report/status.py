@@ -53,17 +53,12 @@ def nothing(path: Path, said: str, elsewhere: Sequence[Path]) -> str:
 
 
 def to_json(found: Sequence[Entry], path: Path) -> str:
-    """The claims for a program; the shape is stable, as that of the findings."""
+    """The claims for a program, in one line; the shape is stable, as that of the findings."""
     from rankbind.report import machine
 
-    return machine.dump(as_data(found, path))
-
-
-def as_data(found: Sequence[Entry], path: Path) -> dict[str, Any]:
-    """What `to_json` shows."""
-    from rankbind.report import machine
-
-    return {"version": machine.VERSION, "directory": str(path), "claims": [_data(entry) for entry in found]}
+    data = {"version": machine.VERSION, "directory": str(path), "claims": [_data(entry) for entry in found]}
+    # Not indented: json does that in Python, which takes longer than all the rest.
+    return json.dumps(data) + "\n"
 
 
 def _data(entry: Entry) -> dict[str, Any]:
@@ -80,11 +75,6 @@ def _data(entry: Entry) -> dict[str, Any]:
         "remark": entry.remark or None,
         "record": None if entry.record is None else entry.record.to_json(),
     }
-
-
-def to_json_line(found: Sequence[Entry], path: Path) -> str:
-    """As `to_json`, in one line."""
-    return json.dumps(as_data(found, path), separators=(",", ":")) + "\n"
 
 
 def to_text(found: Sequence[Entry]) -> str:
@@ -177,9 +167,7 @@ def who(entry: Entry) -> str:
     if read is None or entry.state == "unreadable":
         pids = ", ".join(map(str, entry.pids))
         return f"pid {pids}" if pids else "nobody" if entry.locked is False else "an unknown process"
-    at = diagnosis.place(read.coordinates)
-    rank = "unknown rank" if read.rank is None else f"rank {read.rank}"
-    return safe(f"{rank}{f' ({at})' if at else ''}, pid {entry.pid} on {read.host}")
+    return safe(diagnosis.who(read, entry.pid))
 
 
 def _identity(entry: Entry) -> tuple[object, ...]:

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import socket
-import stat
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -23,18 +22,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from rankbind.endpoint import EPHEMERAL_PORTS, MAX_PORT
+from rankbind.endpoint import EPHEMERAL_PORTS, MAX_PORT, Endpoint
 from rankbind.errors import PortError
 from rankbind.identity import deployment as own_deployment
-from rankbind.runtime import diagnosis, handover, lock, record
-from rankbind.runtime.directory import VARIABLE, runtime_directory
+from rankbind.runtime import atomic, diagnosis, handover, listeners
+from rankbind.runtime.addresses import claimed_ports
+from rankbind.runtime.directory import VARIABLE, folder
+from rankbind.runtime.hold import alone
 from rankbind.runtime.ports import Reservation, reserve
-from rankbind.runtime.process import Process
+from rankbind.runtime.process import Process, check_number, program
 
 PORTS = "ports"
-ADDRESSES = "addresses"
-"""Where `rankbind.runtime.claim` keeps the endpoints that are claimed, bound or not."""
-
 FIRST_PORT = 20000
 """Where the range begins unless it is given: above what well-known servers use, below what the kernel hands out."""
 
@@ -43,6 +41,8 @@ _MOST_BYTES = 1 << 20
 _REMEMBERED = 512
 """Blocks that are nobody's any more, kept so that a restarted deployment gets its ports again."""
 _PATIENCE = 30.0
+_AT_EXIT = 1.0
+"""Seconds that the end of the process may be held up, for all blocks together."""
 _SHOWN = 12
 _SYSCTL = Path("/proc/sys/net/ipv4")
 
@@ -55,7 +55,7 @@ class Lease:
         since: when it was given, in seconds since 1970.
         state: ``held`` until its holder releases it. A holder that dies leaves ``held``.
         process: the holder.
-        program: the holder's command line, up to its first option.
+        program: what the holder runs, see `rankbind.runtime.process.program`.
     """
 
     deployment: str
@@ -76,7 +76,7 @@ class Lease:
     def live(self) -> bool:
         """Whether it is somebody's: it was not released, and its holder is not known to be dead."""
         # A table of an earlier boot may lie in /tmp. Whoever had the ports then has them no longer.
-        return self.state == "held" and self.process.boot == Process.me().boot and self.process.liveness() != "dead"
+        return self.state == "held" and self.process.may_live
 
     def __str__(self) -> str:
         known = {"unknown": ", in another pid namespace", "paused": ", stopped"}.get(self.process.liveness(), "")
@@ -89,14 +89,12 @@ class Lease:
     @classmethod
     def from_json(cls, found: Any) -> Lease:
         """A lease from an entry of the table. Raises ValueError, TypeError or KeyError for anything else."""
-        process = Process(**found["process"])
+        process = Process.from_json(found["process"])
         lease = cls(**{**{each.name: found[each.name] for each in fields(cls)}, "process": process})
-        numbers = (lease.first, lease.count, process.pid, process.start)
-        texts = (lease.deployment, lease.name, lease.program, lease.state, process.boot)
-        if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
+        check_number(lease.first, 1, MAX_PORT)
+        check_number(lease.count, 1, MAX_PORT + 1 - lease.first)
+        if not all(isinstance(text, str) for text in (lease.deployment, lease.name, lease.program)):
             raise TypeError(f"{found} is no lease")
-        if not 1 <= lease.first <= lease.first + lease.count - 1 <= MAX_PORT:
-            raise ValueError(f"ports {lease.first} to {lease.first + lease.count - 1}")
         if lease.state not in ("held", "released"):
             raise ValueError(lease.state)
         if not math.isfinite(lease.since):
@@ -133,15 +131,22 @@ class Block:
         return self._reservations[index]
 
     def release(self) -> None:
-        """Give the ports up: what was not handed over is closed, and others may have them. May be repeated."""
+        """Give the ports up: what was not handed over is closed, and others may have them. May be repeated.
+
+        Raises:
+            PortError: the table cannot be had. Others keep off until this is called again, or this process ends.
+        """
+        self._give_up(_PATIENCE)
+
+    def _give_up(self, patience: float) -> None:
         if self.held:
-            self._released = True
-            _held.discard(self)
             for each in self._reservations:
                 each.close()
-            with self._table.alone() as leases:
+            with self._table.alone(patience) as leases:
                 gone = [replace(each, state="released") if each == self._lease else each for each in leases]
                 self._table.write(gone)
+            self._released = True
+            _held.discard(self)
 
     def __enter__(self) -> Block:
         return self
@@ -199,7 +204,8 @@ def allocate(
     if not any(len(run) >= count for run in allowed):
         raise PortError(f"{said} has no {count} contiguous ports to give{_why_not(within, ephemeral)}")
     here = Process.me()
-    table = Table((runtime_directory() if directory is None else directory) / PORTS, here.net_ns)
+    place = folder(PORTS, within=directory)
+    table = Table(place, here.net_ns)
     wanted = Lease(
         deployment=deployment or own_deployment(),
         name=name,
@@ -207,7 +213,7 @@ def allocate(
         count=count,
         since=time.time(),
         process=here,
-        program=_program(),
+        program=program(),
     )
     with table.alone() as leases:
         same = [each for each in leases if (each.deployment, each.name) == (wanted.deployment, name)]
@@ -217,12 +223,12 @@ def allocate(
                     f"the ports {wanted.deployment}/{name} are held: {each}. Release them, ask for another name, or "
                     f"tell the two deployments apart: RANKBIND_DEPLOYMENT={wanted.deployment}-2"
                 )
-        live = [each for each in leases if each.live]
+        live, claimed = [each for each in leases if each.live], claimed_ports(place.parent, here.net_ns)
         rest = [each for each in leases if not each.live and each not in same]
-        search = _Search(allowed, count, _taken(live) | table.claimed(), (host, ipv6) if hold else None)
+        search = _Search(allowed, count, _taken(live) | claimed, (host, ipv6) if hold else None)
         found = search.run([each.first for each in same], _taken(rest))
         if found is None:
-            raise PortError(_exhausted(said, wanted, live, table.claimed(), search.busy), errno.EADDRINUSE)
+            raise PortError(_exhausted(said, wanted, live, claimed, search.busy), errno.EADDRINUSE)
         first, reservations = found
         lease = replace(wanted, first=first)
         block = Block(lease, table, reservations)
@@ -240,39 +246,20 @@ def allocate(
 class Table:
     """What was given to whom in one network namespace."""
 
-    def __init__(self, folder: Path, net_ns: int) -> None:
-        self._folder, self._net_ns = folder, net_ns
-        self.path = folder / f"{net_ns}.json"
+    def __init__(self, place: Path, net_ns: int) -> None:
+        self.path = place / f"{net_ns}.json"
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[list[Lease]]:
-        """What it holds; nobody else looks or writes inside the block."""
-        path = self.path.with_suffix(".lock")
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            held = lock.take(str(path), _PATIENCE)
-        except OSError as error:
-            raise PortError(
-                f"cannot take the lock {path}: {error.strerror}. Set {VARIABLE} to a directory that can be written"
-            ) from None
-        if held is None:
-            raise PortError(
-                f"another process has been allocating ports for {_PATIENCE:.0f} s and does not end; it may be stopped: "
-                f"`fuser {path}` shows it"
-            )
-        try:
+    def alone(self, patience: float = _PATIENCE) -> Iterator[list[Lease]]:
+        """What it holds; nobody else looks or writes inside the block. Raises `PortError`."""
+        with alone(str(self.path.with_suffix(".lock")), patience, "allocating ports", PortError):
             yield self.read()
-        finally:
-            held.release()
 
     def read(self) -> list[Lease]:
         """What can be read of it; whoever wants to write has to be `alone`. Never raises, never waits."""
         found: list[Lease] = []
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(descriptor, "rb") as file:
-                text = file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-            table = json.loads(text)
+            table = json.loads(atomic.get(self.path, _MOST_BYTES))
             for entry in table["leases"] if table["format"] == _FORMAT else ():
                 with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, OSError):
                     found.append(Lease.from_json(entry))
@@ -283,30 +270,7 @@ class Table:
         ordered = sorted(leases, key=lambda lease: -lease.since)
         old = [lease for lease in ordered if not lease.live][_REMEMBERED:]
         kept = [asdict(lease) for lease in ordered if lease not in old]
-        text = json.dumps({"format": _FORMAT, "leases": kept}, indent=1).encode()
-        temporary = self.path.with_suffix(".tmp")
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(text)
-            temporary.replace(self.path)
-            return True
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            return False
-
-    def claimed(self) -> set[int]:
-        """The ports that live claims have, bound or not."""
-        found, boot = set(), Process.me().boot
-        with contextlib.suppress(OSError):
-            for place in (self._folder.parent / ADDRESSES / str(self._net_ns)).glob("tcp-*"):
-                claims = (record.read(path) for path in place.glob("*.json"))
-                held = [each.process for each in claims if each is not None and each.state == "held"]
-                if any(each.boot == boot and each.liveness() != "dead" for each in held):
-                    with contextlib.suppress(ValueError):
-                        found.add(int(place.name.removeprefix("tcp-")))
-        return found
+        return atomic.put(self.path, json.dumps({"format": _FORMAT, "leases": kept}, indent=1).encode())
 
 
 class _Search:
@@ -434,7 +398,8 @@ def _exhausted(said: str, wanted: Lease, live: list[Lease], claimed: set[int], b
     lines += [f"{_span(run)}: claimed (`rankbind status` shows by whom)" for run in _runs(claimed)]
     runs = _runs(busy)
     for run in runs[: max(0, _SHOWN - len(lines))]:
-        by = ", ".join(handover.listeners(run[0])) or "a process that has gone meanwhile"
+        at = Endpoint("tcp", "*", run[0], run[0], ipv6=True)
+        by = ", ".join(map(str, listeners.of_endpoint(at))) or "a process that has gone meanwhile"
         lines.append(f"{_span(run)}: in use, {run[0]} by {by}")
     total = len(live) + len(_runs(claimed)) + len(runs)
     lines = lines[:_SHOWN]
@@ -461,10 +426,6 @@ def _span(ports: range) -> str:
     return f"{ports[0]}" if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
-def _program() -> str:
-    return handover.program(os.getpid())
-
-
 def _forked() -> None:
     _held.clear()
 
@@ -474,6 +435,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _at_exit() -> None:
+    until = time.monotonic() + _AT_EXIT
     for each in tuple(_held):
         with contextlib.suppress(Exception):
-            each.release()
+            each._give_up(max(0.0, until - time.monotonic()))

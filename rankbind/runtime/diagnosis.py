@@ -27,13 +27,13 @@ def refusal(what: str, wanted: Record, holder: Record | None, lock: str, address
         address: the endpoint or path that is held, where it is that and not the resource itself.
     """
     subject = _shown(f"{what} needs {address}, which" if address else what)
-    asked = f"asked for by {_who(wanted)}, declared at {_shown(wanted.declared) or 'an unknown place'}"
+    asked = f"asked for by {who(wanted)}, declared at {_shown(wanted.declared) or 'an unknown place'}"
     if holder is None:
         return f"{subject} is held by {_unrecorded(lock)}\n  {asked}"
     return (
-        f"{subject} is held by {_who(holder)}{_of(holder, wanted, address)}, "
+        f"{subject} is held by {who(holder)}{_of(holder, wanted, address)}, "
         f"since {when(holder.since)}{_state(holder)}."
-        f"{_where(holder)}\n  {asked}\n  likely: {_cause(wanted, holder, address)}"
+        f"{details(holder)}\n  {asked}\n  likely: {_cause(wanted, holder, address)}"
     )
 
 
@@ -67,10 +67,15 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _who(record: Record) -> str:
+def who(record: Record, pid: int | None = None) -> str:
+    """A holder as it is told everywhere: ``rank 3 (pp 0, tp 3), pid 4711 on node-a``.
+
+    Args:
+        pid: where it has another one here than its record says.
+    """
     at = place(record.coordinates)
     rank = "a process of unknown rank" if record.rank is None else f"rank {record.rank}"
-    return f"{rank}{f' ({at})' if at else ''}, pid {record.process.pid} on {_shown(record.host)}"
+    return f"{rank}{f' ({at})' if at else ''}, pid {pid or record.process.pid} on {_shown(record.host)}"
 
 
 def _of(holder: Record, wanted: Record, address: str | None) -> str:
@@ -91,7 +96,8 @@ def _state(holder: Record) -> str:
     return f"; it is stopped{f', since {when(paused)},' if paused else ''} and keeps what it holds"
 
 
-def _where(holder: Record) -> str:
+def details(holder: Record) -> str:
+    """What else is known of it, in lines of their own."""
     found = ", ".join(_shown(f"{role} {endpoint}") for role, endpoint in holder.endpoints.items())
     lines = [f"it has {found}"] if found else []
     lines += [f"it was declared at {_shown(holder.declared)}"] if holder.declared else []

@@ -6,9 +6,7 @@ request and no number, and loopback is reached from this host alone.
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,12 +14,10 @@ from ipaddress import IPv4Address, IPv6Address
 
 from rankbind.endpoint import Endpoint
 from rankbind.errors import EndpointError
+from rankbind.runtime.interface import ipv4_of
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 from rankbind.runtime.registry import Entry
-
-_SIOCGIFADDR, _LONGEST_INTERFACE = 0x8915, 15
-"""netdevice(7); IFNAMSIZ counts the closing NUL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,7 @@ def address() -> str | None:
                 return str(probe.getsockname()[0])
         except OSError:
             continue
-    found = (_of_interface(name) for _, name in socket.if_nameindex())
+    found = (ipv4_of(name) for _, name in socket.if_nameindex())
     return next((each for each in found if each is not None and not IPv4Address(each).is_loopback), None)
 
 
@@ -101,7 +97,7 @@ def _of(found: Dialled, endpoint: Endpoint, read: Record, host: str | None) -> D
     if endpoint.is_wildcard:
         return _of_wildcard(found, endpoint, elsewhere, host)
     if not elsewhere and (isinstance(endpoint.address, str) or endpoint.host == "lo"):
-        of_interface = _of_interface(endpoint.host)
+        of_interface = ipv4_of(endpoint.host)
         if of_interface is not None:
             endpoint = replace(endpoint, host=of_interface)
     at = endpoint.address
@@ -132,18 +128,3 @@ def _of_wildcard(found: Dialled, endpoint: Endpoint, elsewhere: bool, host: str 
         told = "this host has no address but loopback: reached from this host alone"
         return replace(found, endpoint=str(replace(endpoint, host="127.0.0.1")), remark=told)
     return replace(found, endpoint=str(replace(endpoint, host=chosen)))
-
-
-def _of_interface(name: str) -> str | None:
-    """The IPv4 address of a network interface; None if there is no such one, or it has none."""
-    import fcntl
-
-    try:
-        encoded = os.fsencode(name)
-        if len(encoded) > _LONGEST_INTERFACE:
-            return None
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", encoded))
-    except (OSError, UnicodeError):
-        return None
-    return socket.inet_ntoa(answer[20:24])

@@ -49,12 +49,32 @@ def runtime_directory(given: Path | None = None) -> Path:
         DirectoryError: it cannot be made or written, another user could write it, it is a link, or its file system has
             no locks that work. The message names the variable that led there.
     """
-    path, said = _chosen() if given is None else (given, "as given")
+    path, said = chosen() if given is None else (given, "as given")
     # Somebody may have removed it since, and put another in its place.
     if _checked.get(path) != _seen(path):
         check(path, said)
         _checked[path] = _seen(path)
     return path
+
+
+def chosen() -> tuple[Path, str]:
+    """The directory that the environment says, and what led there, for a person. It is neither made nor looked at.
+
+    Raises:
+        DirectoryError: ``RANKBIND_DIR`` is no absolute path.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        if not named.startswith("/"):
+            raise DirectoryError(
+                f"{VARIABLE}={named!r} is not an absolute path: every process has to find the same one"
+            )
+        return Path(named), f"from {VARIABLE}"
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    # It survives su and sudo, and then names the directory of another user, or none.
+    if session.startswith("/") and _belongs_to_us(session):
+        return Path(session, "rankbind"), "from XDG_RUNTIME_DIR"
+    return Path(f"/tmp/rankbind-{os.geteuid()}"), f"as neither {VARIABLE} nor XDG_RUNTIME_DIR names one"
 
 
 def folder(*names: str, within: Path | None = None) -> Path:
@@ -86,21 +106,6 @@ def check(path: Path, said: str) -> None:
 
 
 _INSTEAD = f"Set {VARIABLE} to a directory on a local file system that only this user can write"
-
-
-def _chosen() -> tuple[Path, str]:
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        if not named.startswith("/"):
-            raise DirectoryError(
-                f"{VARIABLE}={named!r} is not an absolute path: every process has to find the same one"
-            )
-        return Path(named), f"from {VARIABLE}"
-    session = os.environ.get("XDG_RUNTIME_DIR", "")
-    # It survives su and sudo, and then names the directory of another user, or none.
-    if session.startswith("/") and _belongs_to_us(session):
-        return Path(session, "rankbind"), "from XDG_RUNTIME_DIR"
-    return Path(f"/tmp/rankbind-{os.geteuid()}"), f"as neither {VARIABLE} nor XDG_RUNTIME_DIR names one"
 
 
 def _belongs_to_us(path: str) -> bool:
@@ -194,10 +199,10 @@ def _problem(path: Path) -> str | None:
 def _lock_problem(path: Path) -> str | None:
     """What is wrong with the locks of its file system. A shared one is kept where nothing is, see `_kept`."""
     first = second = -1
-    kind = "unknown"
     try:
-        first, second = (os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for _ in range(2))
-        kind = _filesystem(first) or kind
+        first = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        second = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        kind = _filesystem(first) or "unknown"
         if kind.startswith(_NETWORK_FILESYSTEMS):
             return f"it is on a network file system ({kind}), where a lock may hang or lock nothing"
         try:
@@ -208,9 +213,9 @@ def _lock_problem(path: Path) -> str | None:
             # As it should be; or a cleaner has the directory locked at this instant.
             _kept[path], first = first, _kept.get(path, -1)
             return None
+        except OSError as error:
+            return f"its file system ({kind}) has no locks that work: {error.strerror}"
         return f"its file system ({kind}) gives one lock to two"
-    except OSError as error:
-        return f"its file system ({kind}) has no locks that work: {error.strerror}"
     finally:
         for descriptor in (first, second):
             if descriptor >= 0:

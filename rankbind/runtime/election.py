@@ -19,8 +19,11 @@ from rankbind.runtime.record import Record
 RETRY = 0.5
 """Seconds between two tries while the holder is alive, or cannot be seen."""
 
-_SOON = 0.002
-"""The first of the waits, each twice as long, of one who comes before the record of the new holder does."""
+_SOON, _SOON_AT_MOST = 0.002, 0.1
+"""Seconds of the first wait, and of the longest, each twice as long, while the record does not say who lives.
+
+A new holder has not written it yet, or cannot: then nobody tells when that holder ends.
+"""
 
 
 class Held(Protocol):
@@ -63,7 +66,7 @@ def wait_for_claim(attempt: Callable[[], H], cancelled: Event) -> H | None:
             holder = error.holder
         if not isinstance(holder, Record) or _await_end(holder, cancelled):
             cancelled.wait(soon)
-            soon = min(2 * soon, RETRY)
+            soon = min(2 * soon, _SOON_AT_MOST)
         else:
             soon = _SOON
     return None

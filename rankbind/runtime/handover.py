@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import itertools
 import os
 import signal
 import socket
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from multiprocessing.reduction import DupFd, ForkingPickler
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankbind.endpoint import Endpoint
 from rankbind.errors import HandoverError, PortError
+from rankbind.runtime.interface import ipv4_of, is_interface
 
 if TYPE_CHECKING:
     import socketserver
@@ -33,7 +31,6 @@ LISTEN_FDS_START = 3
 """The first descriptor of those passed (sd_listen_fds(3))."""
 _UNNAMED = "unknown"
 """What systemd calls a descriptor without a name."""
-_SIOCGIFADDR = 0x8915
 
 
 def inspect(descriptor: int) -> Endpoint:
@@ -49,7 +46,7 @@ def inspect(descriptor: int) -> Endpoint:
     if not stat.S_ISSOCK(mode):
         kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device"}
         raise HandoverError(f"descriptor {descriptor} is {kinds.get(stat.S_IFMT(mode), 'something')}, not a socket")
-    with socket.socket(fileno=os.dup(descriptor)) as looked_at:
+    with _borrowed(descriptor) as looked_at:
         if looked_at.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
             raise HandoverError(f"descriptor {descriptor} is neither TCP nor a unix socket, but {_family(looked_at)}")
         if looked_at.type != socket.SOCK_STREAM:
@@ -67,6 +64,15 @@ def inspect(descriptor: int) -> Endpoint:
         # A link-local address means something on its interface alone.
         host = f"{name[0]}%{socket.if_indextoname(name[3])}" if six and name[3] and "%" not in name[0] else name[0]
         return Endpoint("tcp", host, name[1], name[1], ipv6=six, v6only=only)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    looked_at = socket.socket(fileno=descriptor)
+    try:
+        yield looked_at
+    finally:
+        looked_at.detach()
 
 
 def check(descriptor: int, declared: Endpoint) -> Endpoint:
@@ -101,15 +107,13 @@ def resolve(host: str, ipv6: bool = False) -> tuple[socket.AddressFamily, str]:
         return (socket.AF_INET6, "::") if ipv6 else (socket.AF_INET, "0.0.0.0")
     with contextlib.suppress(ValueError):
         return (socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET), host
-    if any(host == name for _, name in socket.if_nameindex()):
+    if is_interface(host):
         if ipv6:
             raise PortError(f"{host} is an interface, which may have several IPv6 addresses: write the one you mean")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-            try:
-                answer = fcntl.ioctl(asked, _SIOCGIFADDR, os.fsencode(host).ljust(40, b"\0"))
-            except OSError as error:
-                raise PortError(f"interface {host} has no IPv4 address: {error.strerror}", error.errno) from None
-        return socket.AF_INET, socket.inet_ntoa(answer[20:24])
+        address = ipv4_of(host)
+        if address is None:
+            raise PortError(f"interface {host} has no IPv4 address", errno.EADDRNOTAVAIL)
+        return socket.AF_INET, address
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -332,39 +336,6 @@ def forget_received() -> None:
     """Remove the variables, so that no child of this process reads them."""
     for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(variable, None)
-
-
-def listeners(port: int) -> list[str]:
-    """Who has a TCP `port` in this network namespace, as far as /proc shows it: ``pid 77 (python -m server)``."""
-    sockets: dict[str, str] = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-                _, local, _, state, *rest = line.split()
-                if int(local.rpartition(":")[2], 16) == port:
-                    sockets[f"socket:[{rest[5]}]"] = "" if state == "0A" else ", not listening"
-    found = {}
-    for directory in Path("/proc").glob("[0-9]*/fd") if sockets else ():
-        with contextlib.suppress(OSError):
-            for entry in directory.iterdir():
-                how = sockets.get(str(entry.readlink()))
-                if how is not None:
-                    pid = int(directory.parent.name)
-                    mine = ", this process" if pid == os.getpid() else ""
-                    found[pid] = f"pid {pid} ({program(pid)}{mine}{how})"
-    if sockets and not found:
-        return ["a process that this one may not look into"]
-    return list(found.values())
-
-
-def program(pid: int) -> str:
-    """The command line of a process up to its first option (behind that there may be secrets); empty if it is gone."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return ""
-    told = list(itertools.takewhile(lambda word: not word.startswith("--"), words))
-    return " ".join(" ".join(told).split())[:160]
 
 
 def in_use(error: OSError) -> bool:

@@ -16,17 +16,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import time
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
 
-_gate = RLock()
-"""Held while a descriptor is opened or closed, and while the process forks."""
-_locks: set[Lock] = set()
+gate = RLock()
+"""Held while the process forks, and while a descriptor is opened and entered among those that a child has to close. To
+be asked for as ``lock.gate``: a child has another."""
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
-    """A lock that is held, until `release` or the end of the process. Made by `take`.
+    """A lock that is held, until `release` or the end of the process, as long as it is referred to. Made by `take`.
 
     Attributes:
         path: the lock file.
@@ -61,7 +65,7 @@ class Lock:
         """Let go. Nothing happens where it is not held."""
         from filelock import unlock_descriptor
 
-        with _gate:
+        with gate:
             if self._descriptor >= 0:
                 descriptor, self._descriptor = self._descriptor, -1
                 _locks.discard(self)
@@ -70,6 +74,11 @@ class Lock:
                     unlock_descriptor(descriptor)
                 finally:
                     os.close(descriptor)
+
+    def __del__(self, over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An exception (Ctrl-C) may come before its taker has got it. Not at the end of the interpreter: see above.
+        if not over():
+            self.release()
 
 
 def take(path: str, patience: float = 0.0) -> Lock | None:
@@ -92,7 +101,7 @@ def _try(path: str) -> tuple[Lock | None, bool]:
     """The lock, and whether it is somebody else's; neither, if its file was unlinked on the way."""
     from filelock import lock_descriptor
 
-    with _gate:
+    with gate:
         # O_NONBLOCK: a pipe in its place must not make anybody wait.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
@@ -116,8 +125,8 @@ def _try(path: str) -> tuple[Lock | None, bool]:
 
 
 def _in_child() -> None:
-    global _gate
-    _gate = RLock()
+    global gate
+    gate = RLock()
     for lock in tuple(_locks):
         with suppress(OSError):
             os.close(lock._descriptor)
@@ -127,7 +136,7 @@ def _in_child() -> None:
 
 # A child that did not close its copies would keep the locks when its parent dies.
 os.register_at_fork(
-    before=lambda: _gate.acquire() and None,
-    after_in_parent=lambda: _gate.release(),
+    before=lambda: gate.acquire() and None,
+    after_in_parent=lambda: gate.release(),
     after_in_child=_in_child,
 )

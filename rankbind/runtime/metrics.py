@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from rankbind.errors import RankbindError
 from rankbind.runtime import registry
+from rankbind.runtime.ports import reserve
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -100,23 +101,33 @@ def serving(port: int = 0, address: str = "0.0.0.0", deployment: str | None = No
 
     Raises:
         ImportError: there is no prometheus-client.
-        OSError: it cannot be bound.
+        PortError: it cannot be bound. It is an OSError.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
+        from prometheus_client.exposition import ThreadingWSGIServer
     except ImportError as error:
         raise ImportError("metrics need prometheus-client: pip install 'rankbind[metrics]'") from error
+    from threading import Thread
+    from wsgiref.simple_server import WSGIRequestHandler
+
+    class Silent(WSGIRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
 
     own = CollectorRegistry()
     own.register(RankbindCollector(deployment))
-    server, thread = start_http_server(port, address, own)
-    try:
-        host = f"[{address}]" if ":" in address else address
-        yield f"tcp://{host}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    # Not start_http_server(): it asks the resolver for this host's name, which can take seconds (kernel.md).
+    with reserve(address, port) as held, ThreadingWSGIServer(("", 0), Silent, bind_and_activate=False) as server:
+        held.bind_server(server)
+        server.set_app(make_wsgi_app(own))
+        thread = Thread(target=server.serve_forever, daemon=True, name="rankbind-metrics")
+        thread.start()
+        try:
+            yield str(held.endpoint)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _printable(label: str) -> str:

@@ -11,12 +11,11 @@ import errno
 import fcntl
 import os
 import socket
-import stat
-import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import RLock
@@ -25,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from rankbind.endpoint import IPC_PATH_BYTES, MAX_PORT, Endpoint
 from rankbind.errors import HandoverError, PortError
-from rankbind.runtime import handover
+from rankbind.runtime import handover, listeners, lock
+from rankbind.site import call_site
 
 if TYPE_CHECKING:
     import socketserver
@@ -39,7 +39,6 @@ _PATIENCE = 0.05
 """Seconds to wait for a port that is being closed: libzmq's close() takes up to 4 ms to let go of it (kernel.md)."""
 _LOCK_PATIENCE = 5.0
 _EPHEMERAL_TRIES = 100
-_OWN_FILES = (__file__, handover.__file__, contextlib.__file__)
 
 
 class Reservation:
@@ -59,13 +58,13 @@ class Reservation:
 
     def __init__(self, listener: socket.socket, name: str = "", keep: bool = False, path: str = "") -> None:
         self.endpoint = handover.inspect(listener.fileno())
-        self.name, self.keep, self.site = name, keep, _call_site()
+        self.name, self.keep, self.site = name, keep, call_site()
         self._listener: socket.socket | None = listener
         self._path, self._inode = path, _inode(path)
         self._envelope: handover.Envelope | None = None
         self._given = ""
         self._pid, self._mutex = os.getpid(), RLock()
-        _here.add(self)
+        _here.add(listener)
 
     @property
     def port(self) -> int:
@@ -135,12 +134,12 @@ class Reservation:
         Raises:
             HandoverError: no copy was kept, and a parcel is not to be had back.
         """
+        self._check_owner()
         with self._mutex:
-            self._check_owner()
             if self._envelope is not None:
                 with contextlib.suppress(HandoverError), self._envelope.open() as returned:
                     if self._listener is None:
-                        self._listener = returned.dup()
+                        self._listener = _ours(returned.dup)
             if self._listener is None:
                 raise HandoverError(
                     f"{self._label} is gone: {self.given or 'closed'}, and no copy was kept (keep=True keeps one)"
@@ -149,10 +148,12 @@ class Reservation:
 
     def close(self) -> None:
         """Let go of it: of the port, if it was not handed over, and of the copy that was kept. May be repeated."""
+        if self._pid != os.getpid():
+            return
         with self._mutex:
             listener, self._listener = self._listener, None
             if listener is not None:
-                if self._path and not self._given and _inode(self._path) == self._inode and self._pid == os.getpid():
+                if self._path and not self._given and _inode(self._path) == self._inode:
                     with contextlib.suppress(OSError):
                         Path(self._path).unlink()
                 listener.close()
@@ -190,9 +191,9 @@ class Reservation:
     @contextlib.contextmanager
     def _handing(self, to: str) -> Iterator[socket.socket]:
         """A copy for the taker. If it is taken without an error, that was the one time; else all is as before."""
-        given = f"{to} at {_call_site()}"
+        given = f"{to} at {call_site()}"
+        self._check_owner()
         with self._mutex:
-            self._check_owner()
             if self._given:
                 again = "; take_back() says that it is gone" if self.keep else ""
                 raise HandoverError(f"{self._label} is given away once only, and was: {self.given}{again}")
@@ -200,9 +201,9 @@ class Reservation:
                 raise HandoverError(f"{self._label} is closed")
             try:
                 handover.check(self._listener.fileno(), self.endpoint)
-            except HandoverError as error:
+                copy = _ours(self._listener.dup)
+            except (HandoverError, OSError) as error:
                 raise HandoverError(f"{self._label} cannot be handed over: {error}") from None
-            copy = self._listener.dup()
             copy.setblocking(True)
             self._given = given
         try:
@@ -211,17 +212,11 @@ class Reservation:
             copy.close()
             self._given = ""
             raise
+        _here.discard(copy)
         with self._mutex:
             if not self.keep and self._listener is not None:
                 self._listener.close()
                 self._listener = None
-
-    def _forked(self) -> None:
-        """In a child: let go of the inherited copies, which would keep the port when the parent is long dead."""
-        self._mutex = RLock()
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
 
 
 class Parcel:
@@ -260,12 +255,21 @@ def _open(parcel: Parcel) -> Reservation:
 
 ForkingPickler.register(Reservation, _reduce)
 
-_here: weakref.WeakSet[Reservation] = weakref.WeakSet()
+_here: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+"""What a forked child lets go of: its copies would keep the ports when the parent is long dead."""
+
+
+def _ours(make: Callable[[], socket.socket]) -> socket.socket:
+    """A new socket, which no child that is forked at this moment keeps."""
+    with lock.gate:
+        made = make()
+        _here.add(made)
+        return made
 
 
 def _after_fork() -> None:
-    for each in list(_here):
-        each._forked()
+    for each in tuple(_here):
+        each.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -399,7 +403,7 @@ def _listen_tcp(wanted: Endpoint, backlog: int) -> socket.socket:
             return _listening(family, address, port, wanted.v6only, backlog)
         except OSError as error:
             if not handover.in_use(error):
-                raise _refused(wanted, port, error) from None
+                raise _refused(replace(wanted, first=port, last=port), error) from None
         at += 1
         if at >= tries:
             if wanted.kernel_picks or wanted.first != wanted.last or time.monotonic() > end:
@@ -409,7 +413,7 @@ def _listen_tcp(wanted: Endpoint, backlog: int) -> socket.socket:
 
 
 def _listening(family: int, address: str, port: int, v6only: bool, backlog: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = _ours(lambda: socket.socket(family, socket.SOCK_STREAM))
     try:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6only)
@@ -428,49 +432,38 @@ def _listening(family: int, address: str, port: int, v6only: bool, backlog: int)
 
 
 def _listen_ipc(wanted: Endpoint, backlog: int) -> tuple[socket.socket, str]:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = "" if wanted.kernel_picks or wanted.abstract else os.path.abspath(wanted.path)  # noqa: PTH100  # .. as text
+    if len(os.fsencode(path)) > IPC_PATH_BYTES:
+        raise PortError(f"ipc://{path}: {len(os.fsencode(path))} bytes, and unix sockets take {IPC_PATH_BYTES}")
+    listener = None
     try:
-        if wanted.kernel_picks or wanted.abstract:
-            # An empty name asks for an abstract one that is free (unix(7), "Autobind feature").
-            listener.bind("" if wanted.kernel_picks else b"\0" + os.fsencode(wanted.path[1:]))
-            listener.listen(backlog)
-            return listener, ""
-        path = os.path.abspath(wanted.path)  # noqa: PTH100  # resolves .. as text, as Endpoint.file does
-        if len(os.fsencode(path)) > IPC_PATH_BYTES:
-            raise PortError(f"ipc://{path}: {len(os.fsencode(path))} bytes, and unix sockets take {IPC_PATH_BYTES}")
-        with _locked(os.path.dirname(path)):  # noqa: PTH120
-            _clear(path)
-            listener.bind(path)
+        with _locked(os.path.dirname(path)) if path else contextlib.nullcontext():  # noqa: PTH120
+            listener = _ours(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            if path:
+                _clear(path)
+                listener.bind(path)
+            else:
+                # An empty name asks for an abstract one that is free (unix(7), "Autobind feature").
+                listener.bind("" if wanted.kernel_picks else b"\0" + os.fsencode(wanted.path[1:]))
             listener.listen(backlog)
         return listener, path
-    except OSError as error:
-        listener.close()
-        if isinstance(error, PortError):
+    except BaseException as error:
+        if listener is not None:
+            listener.close()
+        if not isinstance(error, OSError) or isinstance(error, PortError):
             raise
         if handover.in_use(error):
-            raise PortError(f"{wanted} is in use by another process", error.errno) from None
-        raise PortError(f"cannot listen on {wanted}: {error.strerror}", error.errno) from None
+            by = ", ".join(map(str, listeners.of_endpoint(wanted))) or "another process"
+            raise PortError(f"{wanted} is in use by {by}", error.errno) from None
+        raise _refused(wanted, error) from None
 
 
 def _clear(path: str) -> None:
     """Remove the socket file that a dead process left. libzmq would remove anything, a live server's too."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise PortError(f"{path} exists and is no socket: move it, or choose another path", errno.EADDRINUSE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            Path(path).unlink()
-            return
-        except OSError as error:
-            if error.errno != errno.EAGAIN:  # its backlog is full: it lives
-                raise
-    raise PortError(f"ipc://{path} is in use: a live process accepts connections there", errno.EADDRINUSE)
+    found = listeners.in_the_way(path)
+    if found is not None:
+        raise PortError(f"ipc://{path} is in use by {found}: end that, or choose another path", errno.EADDRINUSE)
+    Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -489,12 +482,15 @@ def _locked(directory: str) -> Iterator[None]:
                 time.sleep(0.002)
         yield
     finally:
+        # A child that was forked meanwhile has a copy, and would keep the lock.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
-def _refused(wanted: Endpoint, port: int, error: OSError) -> PortError:
+def _refused(wanted: Endpoint, error: OSError) -> PortError:
     hint = ""
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if error.errno in (errno.EACCES, errno.EPERM) and wanted.transport == "tcp":
         hint = ": ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE"
     elif error.errno == errno.EADDRNOTAVAIL:
         hint = f": {wanted.host} is no address of this host"
@@ -502,8 +498,7 @@ def _refused(wanted: Endpoint, port: int, error: OSError) -> PortError:
         hint = ": this host has no IPv6"
     elif error.errno == errno.EMFILE:
         hint = ": raise `ulimit -n`"
-    at = Endpoint("tcp", wanted.host, port, port)
-    return PortError(f"cannot listen on {at}: {error.strerror}{hint}", error.errno)
+    return PortError(f"cannot listen on {wanted}: {error.strerror}{hint}", error.errno)
 
 
 def _taken(wanted: Endpoint) -> PortError:
@@ -514,12 +509,18 @@ def _taken(wanted: Endpoint) -> PortError:
             errno.EADDRINUSE,
         )
     if wanted.first == wanted.last:
-        by = ", ".join(handover.listeners(wanted.first)) or "a process that has gone meanwhile, or old connections"
+        by = _holders(wanted, wanted.first) or "a process that has gone meanwhile, or old connections"
         return PortError(f"{wanted} is in use by {by}", errno.EADDRINUSE)
-    first = ", ".join(handover.listeners(wanted.first)) or "unknown"
+    first = _holders(wanted, wanted.first) or "unknown"
     return PortError(
         f"{wanted}: all {wanted.last - wanted.first + 1} ports are in use, {wanted.first} by {first}", errno.EADDRINUSE
     )
+
+
+def _holders(wanted: Endpoint, port: int) -> str:
+    family, address = handover.resolve(wanted.host, wanted.ipv6)
+    at = Endpoint("tcp", address, port, port, ipv6=family == socket.AF_INET6, v6only=wanted.v6only)
+    return ", ".join(map(str, listeners.of_endpoint(at)))
 
 
 def _inode(path: str) -> tuple[int, int] | None:
@@ -528,10 +529,3 @@ def _inode(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _call_site() -> str:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename in _OWN_FILES:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Liveness = Literal["alive", "paused", "dead", "unknown"]
 """``paused``: stopped by a signal or a debugger. ``unknown``: it is on another host, or in another pid namespace."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MOST_PID = 1 << 22
+"""PID_MAX_LIMIT of a 64-bit kernel (proc_sys_kernel(5), "pid_max")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,22 @@ class Process:
         found, here = _stat(pid), cls.me()
         return None if found is None else cls(pid, found[1], here.boot, here.pid_ns, here.net_ns)
 
+    def to_json(self) -> dict[str, Any]:
+        """As it is written in records."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Process:
+        """The process that `to_json` made. Raises ValueError, TypeError or KeyError for anything else."""
+        process = cls(*(found[name] for name in cls.__slots__))
+        if not isinstance(process.boot, str):
+            raise TypeError(f"{process.boot!r} is no boot id")
+        # A pid below 1 is none: `kill -1` ends everything.
+        check_number(process.pid, 1, _MOST_PID)
+        for number in (process.start, process.pid_ns, process.net_ns):
+            check_number(number)
+        return process
+
     @property
     def visible(self) -> bool:
         """Whether this process can see it: the same boot of the same host, and the same pid namespace."""
@@ -55,6 +74,11 @@ class Process:
     def same(self, other: Process) -> bool:
         """Whether they are one process, whatever network namespace it was in."""
         return replace(self, net_ns=0) == replace(other, net_ns=0)
+
+    @property
+    def may_live(self) -> bool:
+        """Whether it is of this boot and not known to be dead: what it had, nobody else may have."""
+        return self.boot == _self().process.boot and self.liveness() != "dead"
 
     def liveness(self) -> Liveness:
         """Whether it runs. Zombies are dead: their locks and sockets are gone."""
@@ -121,6 +145,45 @@ class _Self:
             _inode("/proc/self/ns/pid"),
             _inode("/proc/self/ns/net"),
         )
+
+
+def check_number(found: Any, least: int = 0, most: int = 1 << 62) -> None:
+    """Raise ValueError for what is no number in a record."""
+    if type(found) is not int or not least <= found <= most:
+        raise ValueError(f"{found!r} is no number from {least} to {most}")
+
+
+def program(pid: int | str = "self") -> str:
+    """What a process runs: an interpreter with its script or module, or the title that it gave itself.
+
+    Never an argument: there may be secrets among them. Empty if it is gone.
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123  # for every claim: a title may change
+            return _told(file.read())
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=1)
+def _told(command_line: bytes) -> str:
+    words = command_line.decode(errors="replace").rstrip("\0").split("\0")
+    # A title is one word, of which the program's whole command line may be a part.
+    told = [words[0].partition(" -")[0]]
+    if Path(words[0]).name.startswith(("python", "pypy")):
+        told += _script(words[1:])
+    return " ".join(" ".join(told).split())[:160]
+
+
+def _script(words: Sequence[str]) -> list[str]:
+    for at, word in enumerate(words):
+        if word == "-m":
+            return ["-m", *words[at + 1 : at + 2]]
+        if word == "-c":
+            return ["-c"]
+        if not word.startswith("-") and (at == 0 or words[at - 1] not in ("-X", "-W")):
+            return [word]
+    return []
 
 
 def _inode(path: str) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import operator
 import os
-import stat
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import isfinite
@@ -13,15 +13,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rankbind.runtime.process import Process
+from rankbind.endpoint import Endpoint
+from rankbind.identity import current
+from rankbind.identity import deployment as own_deployment
+from rankbind.runtime import atomic
+from rankbind.runtime.key import Key
+from rankbind.runtime.process import Process, check_number, program
+from rankbind.site import call_site
+from rankbind.version import __version__
 
 FORMAT = 1
 _MOST_BYTES = 1 << 16
 _LATEST = 253402300799
 """The last second of the year 9999, the last that a calendar shows."""
 _MOST = 1 << 62
-_MOST_PID = 1 << 22
-"""PID_MAX_LIMIT of a 64-bit kernel (proc_sys_kernel(5), "pid_max")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,39 +74,37 @@ class Record:
     def __hash__(self) -> int:
         return hash((self.deployment, self.resource, self.token))
 
+    @property
+    def key(self) -> Key:
+        """What is held."""
+        return Key(self.deployment, self.resource, self.group)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Record.from_json, (self.to_json(),)
 
     def to_json(self) -> dict[str, Any]:
         """As it is written, and as ``rankbind status --json`` shows it."""
-        of = self.process
         plain = {name: getattr(self, name) for name in _FIELDS}
         plain.update({name: dict(plain[name]) for name in ("group", "coordinates", "endpoints", "notes")})
-        process = {"pid": of.pid, "start": of.start, "boot": of.boot, "pid_ns": of.pid_ns, "net_ns": of.net_ns}
-        return {"format": FORMAT, **plain, "process": process}
+        return {"format": FORMAT, **plain, "process": self.process.to_json()}
 
     @classmethod
     def from_json(cls, found: Any) -> Record:
         """The record that `to_json` made. Raises ValueError, TypeError or KeyError for anything else."""
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']}")
-        of = found["process"]
-        process = Process(of["pid"], of["start"], of["boot"], of["pid_ns"], of["net_ns"])
-        record = cls(**{**{name: found[name] for name in _FIELDS if name in found}, "process": process})
-        # A pid below 1 is none: `kill -1` ends everything.
-        numbers = [(process.pid, 1, _MOST_PID), (record.token, 0, _MOST), (record.takeovers, 0, _MOST)]
-        numbers += [(number, 0, _MOST) for number in (process.start, process.pid_ns, process.net_ns)]
-        numbers += [(index, -_MOST, _MOST) for index in (*record.group.values(), *record.coordinates.values())]
-        numbers += [] if record.rank is None else [(record.rank, -_MOST, _MOST)]
-        for number, least, most in numbers:
-            if type(number) is not int or not least <= number <= most:
-                raise ValueError(f"{number!r} is no number from {least} to {most}")
+        told = {name: found[name] for name in _FIELDS if name in found}
+        record = cls(**{**told, "process": Process.from_json(found["process"])})
+        for number in (record.token, record.takeovers):
+            check_number(number)
+        for number in (*record.group.values(), *record.coordinates.values(), 0 if record.rank is None else record.rank):
+            check_number(number, -_MOST)
         since = record.since
         if isinstance(since, bool) or not isinstance(since, int | float) or not isfinite(since):
             raise TypeError(f"{since!r} is no time")
         if not 0 <= since <= _LATEST:
             raise ValueError(f"{since!r} is in no year that a calendar shows")
-        texts = [process.boot, record.deployment, record.resource, record.host, record.declared, record.program]
+        texts = [record.deployment, record.resource, record.host, record.declared, record.program]
         texts += [record.version, *record.endpoints.values(), *record.notes.values()]
         for mapping in (record.group, record.coordinates, record.endpoints, record.notes):
             texts += mapping
@@ -112,64 +115,62 @@ class Record:
         return record
 
 
+def wanted(
+    resource: str,
+    group: Mapping[str, int] | None = None,
+    deployment: str | None = None,
+    endpoints: Mapping[str, Endpoint] | None = None,
+    rank: int | None = None,
+    coordinates: Mapping[str, int] | None = None,
+    declared: str = "",
+) -> Record:
+    """The record of this process, which is about to claim `resource`: it has no token yet.
+
+    Args:
+        deployment: left out, that of this process's identity, of ``RANKBIND_DEPLOYMENT``, or ``default``.
+        rank, coordinates: left out, those of this process's identity, if it is known.
+        declared: left out, where the code is that called into rankbind.
+    """
+    if not resource:
+        raise ValueError("a resource to be claimed needs a name")
+    who = current()
+    if rank is None and coordinates is None and who is not None:
+        rank, coordinates = who.rank, who.coordinates
+    return Record(
+        deployment=deployment or own_deployment(),
+        resource=resource,
+        group=Key("", "", group or {}).group,
+        token=0,
+        since=time.time(),
+        process=Process.me(),
+        host=os.uname().nodename,
+        rank=None if rank is None else operator.index(rank),
+        coordinates={axis: operator.index(index) for axis, index in (coordinates or {}).items()},
+        endpoints={role: str(endpoint) for role, endpoint in (endpoints or {}).items()},
+        declared=declared or call_site(),
+        program=program(),
+        version=__version__,
+    )
+
+
 _FIELDS = tuple(each.name for each in fields(Record))
 
 
 def read(path: str | Path) -> Record | None:
     """The record at `path`; None if there is none that can be read. Never raises, never waits."""
-    path = os.fspath(path)
-    # Between the two steps of `write` the whole record has the other name.
-    for each in (path, _temporary(path), path):
-        try:
-            return _read(each)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-    return None
-
-
-def _read(path: str) -> Record | None:
-    # Not through a link, and without waiting for the writer of a pipe.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return Record.from_json(json.loads(os.read(descriptor, _MOST_BYTES)))
-    finally:
-        os.close(descriptor)
+        return Record.from_json(json.loads(atomic.get(path, _MOST_BYTES)))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def write(path: str | Path, record: Record) -> bool:
     """Put `record` at `path`, whole or not at all; False if it could not be written.
 
-    Only the holder of the lock beside it may call this: there is one temporary file for each record, so that a writer
-    who is killed leaves nothing that the next one does not clear away.
-
-    The old record is unlinked before the new one takes its name: ext4 flushes a file that replaces another, which costs
-    more than all the rest of a claim. In between, `read` finds the new one by its other name.
+    Only the holder of the lock beside it may call this.
     """
-    path = os.fspath(path)
-    temporary = _temporary(path)
     text = _text(record)
-    if len(text) >= _MOST_BYTES:
-        return False
-    try:
-        descriptor = _new(temporary)
-        try:
-            whole = os.write(descriptor, text) == len(text)
-        finally:
-            os.close(descriptor)
-        if whole:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
-            os.replace(temporary, path)  # noqa: PTH105  # as fast as it gets: twice for every claim
-            return True
-    except OSError:
-        pass
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)  # noqa: PTH108
-    return False
+    return len(text) < _MOST_BYTES and atomic.put(path, text)
 
 
 def mark_released(path: str | Path) -> bool:
@@ -179,25 +180,14 @@ def mark_released(path: str | Path) -> bool:
     Only for the holder of the lock, as `write`.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = atomic.opened(path, os.O_RDWR)
         try:
-            held = stat.S_ISREG(os.fstat(descriptor).st_mode) and os.pread(descriptor, len(_HELD), 0) == _HELD
+            held = os.pread(descriptor, len(_HELD), 0) == _HELD
             return held and os.pwrite(descriptor, _RELEASED, 0) == len(_RELEASED)
         finally:
             os.close(descriptor)
     except OSError:
         return False
-
-
-def remove(path: str | Path) -> None:
-    """Let there be no record at `path`, if that is possible. Only for the holder of the lock, as `write`."""
-    for each in (os.fspath(path), _temporary(os.fspath(path))):
-        with contextlib.suppress(OSError):
-            os.unlink(each)  # noqa: PTH108
-
-
-def _temporary(path: str) -> str:
-    return path.removesuffix(".json") + ".tmp"
 
 
 def _text(record: Record) -> bytes:
@@ -209,13 +199,3 @@ def _text(record: Record) -> bytes:
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _RELEASED = b'{"state":"released",'
 _HELD = b'{"state":"held",'.ljust(len(_RELEASED))
-
-
-def _new(path: str) -> int:
-    """A new file, whatever was there: what another writer left, or a link or pipe that would lead elsewhere."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except FileExistsError:
-        os.unlink(path)  # noqa: PTH108
-        return os.open(path, flags, 0o600)

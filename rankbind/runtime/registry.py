@@ -8,7 +8,6 @@ taking a lock and writing its record, so it is looked at again.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,7 +16,8 @@ from typing import Literal
 from urllib.parse import unquote
 
 from rankbind.runtime import directory, lock, record
-from rankbind.runtime.claim import CLAIMS, Key
+from rankbind.runtime.claim import CLAIMS
+from rankbind.runtime.key import Key
 from rankbind.runtime.locks import Locks, seen_as
 from rankbind.runtime.process import Liveness, Process
 from rankbind.runtime.record import Record
@@ -75,15 +75,6 @@ class Entry:
         return name in names and deployment in (None, key.deployment)
 
 
-def where() -> tuple[Path, str]:
-    """The runtime directory and what led there, for a person. It is not made.
-
-    Raises:
-        DirectoryError: ``RANKBIND_DIR`` is no absolute path.
-    """
-    return directory._chosen()
-
-
 def elsewhere(path: Path) -> tuple[Path, ...]:
     """Other places where claims of this user may be, and are: those of a process with another environment."""
     user = os.geteuid()
@@ -97,7 +88,7 @@ def entries(path: Path | None = None) -> tuple[Entry, ...]:
     Raises:
         DirectoryError: it cannot be used, as in `rankbind.runtime.directory`. One that does not exist has no entries.
     """
-    path, said = where() if path is None else (path, "as given")
+    path, said = directory.chosen() if path is None else (path, "as given")
     if not os.path.lexists(path):
         return ()
     directory.check(path, said)
@@ -218,7 +209,7 @@ class _Sight:
             file = path.stat()
         except OSError:
             file = None
-        key = _key(path.name.removesuffix(".lock")) if read is None else Key(read.deployment, read.resource, read.group)
+        key = _key(path.name.removesuffix(".lock")) if read is None else read.key
         taker = None if file is None else self._locks.taken_by(file)
         blank = Entry(key=key, state="unreadable", record=read, lock=path, locked=taker is not None)
         if read is None:
@@ -261,7 +252,7 @@ class _Sight:
         if taker is not None and self._locks.kept_by(file, taker):
             return self._of_another(blank, file, taker)
         if holder.boot != here.boot:
-            if read.host != platform.node():
+            if read.host != os.uname().nodename:
                 told = f"it was claimed on another host ({read.host}), or before this one was booted"
                 return replace(blank, state="unknown", locked=None, remark=told), False
             booted = self._dead(blank, file, taker)

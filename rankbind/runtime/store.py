@@ -30,7 +30,6 @@ import contextlib
 import json
 import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -43,13 +42,10 @@ from urllib.parse import quote
 
 from rankbind.endpoint import Endpoint
 from rankbind.errors import ClaimedError, ClaimError, DeposedError, StoreGoneError
-from rankbind.identity import current
-from rankbind.identity import deployment as own_deployment
-from rankbind.runtime import diagnosis
-from rankbind.runtime.claim import Key, _caller, _program, _version
+from rankbind.runtime import addresses, diagnosis
+from rankbind.runtime.key import Key
 from rankbind.runtime.line import Line, Store, lost_connection, open_line, read
-from rankbind.runtime.process import Process
-from rankbind.runtime.record import Record
+from rankbind.runtime.record import Record, wanted
 
 TIMEOUT: Final = 10.0
 """Seconds that a store may take to answer, if nothing else is said."""
@@ -255,7 +251,7 @@ class StoreClaim:
 
     def _deposed_by(self, owner: Record | None, why: str = "") -> DeposedError:
         if owner is not None:
-            why = f"since {diagnosis.when(owner.since)} its owner is {diagnosis._who(owner)}, with token {owner.token}"
+            why = f"since {diagnosis.when(owner.since)} its owner is {diagnosis.who(owner)}, with token {owner.token}"
         return DeposedError(
             f"{self.key} is not owned here any more (token {self.token}): {why}. Stop using it",
             self.key,
@@ -479,8 +475,8 @@ class _Claimant:
     def refusal(self, found: _Text, where: str) -> str:
         holder = found.record
         return (
-            f"{self.key} is held by {diagnosis._who(holder)}, since {diagnosis.when(holder.since)}, with token "
-            f"{holder.token}, in {where}.{diagnosis._where(holder)}\n  asked for by {diagnosis._who(self.wanted)}, "
+            f"{self.key} is held by {diagnosis.who(holder)}, since {diagnosis.when(holder.since)}, with token "
+            f"{holder.token}, in {where}.{diagnosis.details(holder)}\n  asked for by {diagnosis.who(self.wanted)}, "
             f"declared at {self.wanted.declared}\n  likely: {self._cause(found)}"
         )
 
@@ -539,26 +535,8 @@ def _claimant(
 ) -> _Claimant:
     if lease is not None and not SHORTEST_LEASE <= lease < math.inf:
         raise ClaimError(f"a lease of {lease:g} s for {resource}: it lasts {SHORTEST_LEASE:g} s at least, and ends")
-    who = current()
-    if rank is None and coordinates is None and who is not None:
-        rank, coordinates = who.rank, who.coordinates
-    key = Key(deployment or own_deployment(), resource, group or {})
-    wanted = Record(
-        deployment=key.deployment,
-        resource=resource,
-        group=key.group,
-        token=0,
-        since=time.time(),
-        process=Process.me(),
-        host=platform.node(),
-        rank=rank,
-        coordinates=coordinates or {},
-        endpoints={role: str(endpoint) for role, endpoint in (endpoints or {}).items()},
-        declared=declared or _caller(),
-        program=_program(),
-        version=_version(),
-    )
-    return _Claimant(key, wanted, _default_store() if store is None else store, lease, timeout, lost)
+    asking = wanted(resource, group, deployment, addresses.parsed(endpoints or {}), rank, coordinates, declared)
+    return _Claimant(asking.key, asking, _default_store() if store is None else store, lease, timeout, lost)
 
 
 def _default_store() -> Any:
@@ -626,7 +604,7 @@ def _swap(store: Store, name: str, old: _Text | None, new: _Text) -> _Text | Non
 
 def _seen_dead(holder: Record) -> bool:
     # Hosts that were started from one snapshot have one boot id.
-    return holder.host == platform.node() and holder.process.liveness() == "dead"
+    return holder.host == os.uname().nodename and holder.process.liveness() == "dead"
 
 
 _held: set[StoreClaim] = set()
@@ -645,7 +623,7 @@ def _release_at_exit() -> None:
         if multiprocessing is not None and multiprocessing.parent_process() is not None:
             from multiprocessing.util import Finalize
 
-            Finalize(None, _at_exit, exitpriority=1)
+            Finalize(None, _at_exit, exitpriority=-1000)
 
 
 @atexit.register

@@ -5,6 +5,7 @@ After a change that is meant: ``RANKBIND_UPDATE_SNAPSHOTS=1 python -m pytest tes
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -16,8 +17,8 @@ import pytest
 
 from rankbind.report import status
 from rankbind.report.style import cells
-from rankbind.runtime.claim import Key
 from rankbind.runtime.dial import Dialled
+from rankbind.runtime.key import Key
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 from rankbind.runtime.registry import Entry, State
@@ -92,7 +93,7 @@ STYLES = {
     "pipe": lambda found: status.to_text(found),
     "80": lambda found: status.to_terminal(found, 80, colour=False),
     "40": lambda found: status.to_terminal(found, 40, colour=False),
-    "json": lambda found: status.to_json(found, PATH),
+    "json": lambda found: json.dumps(json.loads(status.to_json(found, PATH)), indent=2) + "\n",
     "changes": lambda found: "".join(f"{line}\n" for line in status.changes(found[:2], (found[1], *found[2:]))),
 }
 

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from rankbind.endpoint import MAX_PORT
-from rankbind.errors import PortError
+from rankbind.errors import DirectoryError, PortError
 from rankbind.runtime import allocator, record
 from rankbind.runtime.allocator import Block, Lease, Table, allocate, kernel_range
+from rankbind.runtime.directory import folder
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 
@@ -57,7 +58,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def table(directory: Path) -> Table:
-    return Table(directory / "ports", Process.me().net_ns)
+    return Table(folder("ports", within=directory), Process.me().net_ns)
 
 
 def bindable(port: int) -> bool:
@@ -396,7 +397,6 @@ def test_one_bad_entry_costs_that_entry(directory: Path) -> None:
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
 def test_something_else_in_the_place_of_the_table_is_no_table(kind: str, directory: Path) -> None:
     path = table(directory).path
-    path.parent.mkdir()
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
@@ -494,3 +494,49 @@ def test_a_lease_survives_being_written() -> None:
     assert Lease.from_json(json.loads(json.dumps(asdict(lease)))) == lease
     assert isinstance(lease.ports, range)
     assert not isinstance(lease, Block)
+
+
+def test_a_directory_that_is_given_is_looked_at_too(tmp_path: Path) -> None:
+    place = tmp_path / "of all"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(DirectoryError, match="other users can write it"):
+        allocate(1, name="kv", directory=place)
+
+
+STOPPED = """
+    import os, signal, sys, time
+    from rankbind.runtime import allocator
+    from rankbind.runtime.allocator import Table
+    from rankbind.runtime.directory import folder
+    from rankbind.runtime.process import Process
+    with Table(folder("ports"), Process.me().net_ns).alone():
+        print("in", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_who_is_stopped_in_between_is_named_and_holds_nobody_up_at_exit(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
+    monkeypatch.setattr(allocator, "_AT_EXIT", 0.2)
+    one, two = (allocate(1, name=name, within=window(4)) for name in ("one", "two"))
+    script = scripts.write(tmp_path, STOPPED, "stopped.py")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        other.send_signal(signal.SIGSTOP)
+        with pytest.raises(PortError, match=rf"pid {other.pid} \(.*`kill -CONT {other.pid}` wakes it\) has been alloc"):
+            one.release()
+        assert one.held
+        began = time.monotonic()
+        allocator._at_exit()
+        assert time.monotonic() - began < 5
+        other.send_signal(signal.SIGCONT)
+        other.communicate()
+    one.release()
+    two.release()
+    assert not one.held
+    assert [lease.state for lease in table(directory).read()] == ["released"] * 2

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,9 +27,12 @@ from hypothesis import strategies as st
 import rankbind
 from rankbind.errors import ClaimedError, ClaimError, DirectoryError, EndpointError
 from rankbind.identity import reset
+from rankbind.runtime import atomic, lock, record
 from rankbind.runtime import claim as claims
-from rankbind.runtime import record
-from rankbind.runtime.claim import Claim, Key, claim
+from rankbind.runtime.addresses import Address
+from rankbind.runtime.claim import Claim, claim
+from rankbind.runtime.hold import Hold
+from rankbind.runtime.key import Key
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 
@@ -950,38 +954,6 @@ def test_a_relative_path_in_a_directory_that_is_gone(sockets: Path) -> None:
 # ---- what is told of the holder
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["-c", "CODE", "--password", "hunter2"], "{python} -c"),
-        (["-u", "-X", "dev", "-W", "ignore", "SCRIPT", "hunter2", "--api-key=hunter2"], "{python} SCRIPT"),
-        (["-m", "a.module", "hunter2", "--token", "hunter2"], "{python} -m a.module"),
-        (["SCRIPT", "--kv", "hunter2"], "{python} SCRIPT"),
-        (["SCRIPT"], "{python} SCRIPT"),
-    ],
-)
-def test_no_argument_is_told(arguments: list[str], told: str) -> None:
-    words = [sys.executable, *arguments]
-    found = claims._told.__wrapped__("\0".join(words).encode() + b"\0")
-    assert found == told.format(python=sys.executable)
-    assert "hunter2" not in found
-
-
-@pytest.mark.parametrize(
-    ("command_line", "told"),
-    [
-        (b"sglang::scheduler_TP0" + b"\0" * 30, "sglang::scheduler_TP0"),
-        (b"python serve.py --password hunter2\0", "python serve.py"),
-        (b"/usr/bin/router\0hunter2\0", "/usr/bin/router"),
-        (b"", ""),
-        (b"\xff\xfe\n\tx\0", "\ufffd\ufffd x"),
-        (b"x" * 500, "x" * 160),
-    ],
-)
-def test_titles_and_programs_that_are_not_python(command_line: bytes, told: str) -> None:
-    assert claims._told.__wrapped__(command_line) == told
-
-
 def test_a_real_command_line(tmp_path: Path, place: Path) -> None:
     script = tmp_path / "serve.py"
     script.write_text("from rankbind.runtime.claim import claim\nprint(claim('kv').record.to_json())\n")
@@ -997,3 +969,52 @@ def test_the_caller_is_where_it_was_declared() -> None:
     assert claim("kv").record.declared == f"{__file__}:{line}"
     assert exec("made = claim('kv2')", found := {"claim": claim, "__name__": None}) is None
     assert found["made"].record.declared == "<string>:1"
+
+
+# ---- a full disk
+
+
+def test_what_is_no_longer_bound_is_not_left_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new record finds no room beside the old one: the old one goes, and makes some."""
+    made, write, full = claim("kv", endpoints={"bind": "tcp://127.0.0.1:0"}), record.write, [True]
+    with monkeypatch.context() as patched:
+        patched.setattr(record, "write", lambda *told: False if full and full.pop() else write(*told))
+        made.update(endpoints={"bind": "tcp://*:0"})
+    assert not full
+    assert written(made) == made.record
+
+
+# ---- Ctrl-C
+
+
+@pytest.mark.parametrize("at", range(1, 20))
+def test_interrupted_anywhere_it_holds_nothing(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each call that a claim makes of what it is built of."""
+    calls, made = 0, None
+
+    def interrupting(function: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            found = function(*arguments, **named)
+            calls += 1
+            if calls == at:
+                raise KeyboardInterrupt
+            return found
+
+        return wrapped
+
+    binds = {"bind": f"tcp://127.0.0.1:{ENOUGH}", "replay": f"tcp://127.0.0.1:{ENOUGH + 1}"}
+    claim("kv", endpoints=binds).release()
+    with monkeypatch.context() as patched:
+        for owner, name in (
+            (lock, "take"), (record, "read"), (record, "write"), (atomic, "remove"), (Hold, "begin"),
+            (Address, "hold"), (Claim, "_claim_addresses"), (claims, "_see_to_exit"),
+        ):  # fmt: skip
+            patched.setattr(owner, name, interrupting(getattr(owner, name)))
+        with suppress(KeyboardInterrupt):
+            made = claim("kv", endpoints=binds)
+    if made is not None:
+        made.release()
+    assert (made is None) is (calls >= at)
+    claim("kv")
+    claim("other", endpoints=binds)

@@ -24,10 +24,11 @@ from rankbind.runtime import claim as claims
 from rankbind.runtime import record
 from rankbind.runtime.claim import claim
 from rankbind.runtime.diagnosis import place, refusal, span, when
+from rankbind.runtime.hold import Hold
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 
-from ..support.child import WAIT, child, may
+from ..support.child import WAIT, child, end, may
 from .test_record import RECORDS
 
 PORT = "tcp://*:65000"
@@ -39,7 +40,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RANKBIND_DIR", str(tmp_path / "run"))
     monkeypatch.delenv("RANKBIND_DEPLOYMENT", raising=False)
     # A name that does not depend on how the tests are run.
-    monkeypatch.setattr(claims, "_program", lambda: "python serve.py")
+    monkeypatch.setattr(record, "program", lambda: "python serve.py")
     reset()
     yield
     for each in tuple(claims._held):
@@ -237,7 +238,7 @@ if not pid: libc.pause()
                 "  asked for by a process of unknown rank, pid ME on HOST, declared at topology.toml:14"
             )
         finally:
-            os.kill(offspring, signal.SIGKILL)
+            end(offspring)
         claim("kv-events")
 
 
@@ -258,7 +259,7 @@ def test_somebody_who_comes_between_lock_and_record_waits_for_it() -> None:
     """The record of the one before would blame the wrong one."""
     first = claim("kv-events", rank=1)
     first.release()
-    begun = claims._Hold(str(Path(first._hold.lock_path).parent), Path(first._hold.lock_path).name[:-5])
+    begun = Hold(str(Path(first._hold.lock_path).parent), Path(first._hold.lock_path).name[:-5])
     assert begun.acquire() is None
     later = replace(first.record, state="held", rank=7)
     threading.Timer(0.004, lambda: record.write(begun.record_path, later)).start()

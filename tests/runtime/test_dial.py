@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rankbind.runtime import dial
-from rankbind.runtime.claim import Key
+from rankbind.runtime.key import Key
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 from rankbind.runtime.registry import Entry

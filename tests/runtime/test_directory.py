@@ -66,7 +66,7 @@ def refused(path: Path) -> str:
 
 def test_the_variable_then_the_session_then_the_user(safe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(safe / "of a batch job"))
-    assert directory._chosen() == (
+    assert directory.chosen() == (
         Path(f"/tmp/rankbind-{os.geteuid()}"),
         "as neither RANKBIND_DIR nor XDG_RUNTIME_DIR names one",
     )
@@ -83,7 +83,7 @@ def test_a_session_directory_that_is_no_longer_there_is_passed_over(
 ) -> None:
     for odd in (str(safe / "gone"), "relative", "", "/dev/null"):
         monkeypatch.setenv("XDG_RUNTIME_DIR", odd)
-        assert directory._chosen()[0] == Path(f"/tmp/rankbind-{os.geteuid()}")
+        assert directory.chosen()[0] == Path(f"/tmp/rankbind-{os.geteuid()}")
 
 
 @as_root
@@ -91,7 +91,7 @@ def test_a_session_directory_of_another_user_is_passed_over(safe: Path, monkeypa
     """As su leaves it."""
     os.chown(safe, NOBODY, NOBODY)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(safe))
-    assert directory._chosen()[0] == Path("/tmp/rankbind-0")
+    assert directory.chosen()[0] == Path("/tmp/rankbind-0")
     assert as_user(NOBODY, runtime_directory) == f"{safe}/rankbind"
 
 
@@ -382,3 +382,27 @@ def test_a_folder_in_it_that_cannot_be_made(safe: Path) -> None:
     (safe / "claims").write_text("")
     with pytest.raises(DirectoryError, match=r"cannot make .*claims: File exists"):
         folder("claims", within=safe)
+
+
+def test_where_no_file_can_be_opened_nothing_is_left_open(safe: Path) -> None:
+    script = f"""
+import os, resource
+from pathlib import Path
+from rankbind.runtime.directory import check
+check(Path({str(safe)!r}), "warm")
+before = len(os.listdir("/proc/self/fd"))
+told = set()
+for limit in range(before - 1, before + 2):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 4096))
+    try:
+        check(Path({str(safe)!r}), "as given")
+    except Exception as error:
+        told.add(str(error))
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+print(len(os.listdir("/proc/self/fd")) - before, *told)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT, check=True)
+    left, told = found.stdout.split(maxsplit=1)
+    assert int(left) == 0
+    assert "cannot be used: it cannot be looked at: Too many open files" in told
+    assert "locks" not in told

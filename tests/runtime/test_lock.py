@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -260,3 +261,29 @@ def test_its_time_of_change_is_what_was_stamped(path: Path) -> None:
     second = taken(path)
     assert second.changed_ns == moment
     second.release()
+
+
+def test_one_that_nobody_got_is_let_go(path: Path) -> None:
+    """Ctrl-C may come between the return of `take` and whatever keeps what it returns."""
+    assert taken(path).held
+    taken(path).release()
+
+
+def test_at_the_end_of_the_interpreter_it_is_kept(path: Path) -> None:
+    """What it protects may still be being torn down: the kernel lets go when all is over."""
+    script = f"""
+        import builtins, fcntl, os
+        from rankbind.runtime.lock import take
+        held = take({str(path)!r})
+        class Last:
+            def __del__(self, other=os.open({str(path)!r}, os.O_RDWR), flock=fcntl.flock, write=os.write):
+                try:
+                    flock(other, {fcntl.LOCK_EX | fcntl.LOCK_NB})
+                except BlockingIOError:
+                    write(1, b"held")
+        builtins.last = Last()  # torn down after the names of all modules
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=WAIT, check=True
+    )
+    assert (found.stdout, found.stderr) == ("held", "")

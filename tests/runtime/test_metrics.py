@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,7 +14,7 @@ import pytest
 
 import rankbind
 from rankbind import Topology
-from rankbind.errors import ClaimedError
+from rankbind.errors import ClaimedError, PortError
 from rankbind.exporter import NAME, exporter
 from rankbind.identity import reset
 from rankbind.runtime import registry
@@ -171,3 +173,22 @@ class TestExporter:
 
             with pytest.raises(ClaimedError, match=f"pid {other.pid}"):
                 exporter(address="127.0.0.1")
+
+
+def test_no_resolver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not answer would hold the engine up for seconds."""
+
+    def asked(*_: object) -> str:
+        raise AssertionError("a name was looked up")
+
+    for name in ("getfqdn", "gethostbyaddr", "gethostbyname", "getnameinfo"):
+        monkeypatch.setattr(socket, name, asked)
+    with serving(address="127.0.0.1") as endpoint:
+        assert endpoint.startswith("tcp://127.0.0.1:")
+
+
+def test_a_port_that_is_taken_is_said_to_be_whose() -> None:
+    with serving(address="127.0.0.1") as endpoint:
+        port = int(endpoint.rpartition(":")[2])
+        with pytest.raises(PortError, match=f"in use by pid {os.getpid()} "), serving(port, "127.0.0.1"):
+            pass

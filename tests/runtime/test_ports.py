@@ -26,6 +26,7 @@ from rankbind.errors import EndpointError, HandoverError, PortError
 from rankbind.runtime.ports import Reservation, adopt, reserve
 
 from ..support import scripts
+from ..support.child import forked
 
 SHARING = {"nothing": 0, "SO_REUSEADDR": socket.SO_REUSEADDR, "SO_REUSEPORT": socket.SO_REUSEPORT}
 
@@ -235,7 +236,7 @@ def test_a_live_server_is_never_cut_off(folder: Path) -> None:
         live.listen(0)
         waiting = []
         for _ in range(3):  # whether or not its backlog has room
-            with pytest.raises(PortError, match="a live process accepts connections") as caught:
+            with pytest.raises(PortError, match=f"in use by pid {os.getpid()} ") as caught:
                 reserve(f"ipc://{path}")
             assert caught.value.errno == errno.EADDRINUSE
             client = socket.socket(socket.AF_UNIX)
@@ -545,3 +546,50 @@ def test_a_right_one_is_adopted(expected: str | None, family: socket.AddressFami
         with held.take() as listener:
             assert not listener.get_inheritable()
             assert serves(held.endpoint, listener) if host != "0.0.0.0" else True
+
+
+def test_a_child_that_is_forked_while_a_port_is_reserved_keeps_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, between the socket and the reservation: it would hold the port when its parent is dead."""
+    answers = []
+
+    class Forking(socket.socket):
+        def listen(self, *backlog: int) -> None:
+            super().listen(*backlog)
+            answers.append(forked(lambda: self.fileno()))
+
+    monkeypatch.setattr(socket, "socket", Forking)
+    with reserve(), reserve(f"ipc://{folder}/x"), reserve("ipc://*"):
+        assert answers == ["-1"] * 3
+
+
+def test_without_descriptors_it_says_so_and_leaves_none(folder: Path) -> None:
+    script = """
+        import os, resource, socket, sys, warnings
+        from rankbind.errors import HandoverError, PortError
+        from rankbind.runtime.ports import reserve
+        warnings.simplefilter("error")
+        reserve().close()
+        where = ["127.0.0.1", f"ipc://{sys.argv[1]}/x", "ipc://*"]
+        here = reserve()
+        before = len(os.listdir("/proc/self/fd"))
+        for spare in range(3):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + spare, 4096))
+            for each in where:
+                try:
+                    reserve(each).close()
+                except PortError as error:
+                    assert "raise `ulimit -n`" in str(error), error
+            try:
+                here.take().close()
+                here = None
+            except HandoverError as error:
+                assert "Too many open files" in str(error), error
+            resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+            here = here or reserve()
+            assert len(os.listdir("/proc/self/fd")) == before, spare
+        here.close()
+        print("done")
+    """
+    assert scripts.run(folder, script, str(folder)) == "done\n"

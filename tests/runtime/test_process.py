@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbind.runtime.process import Process
+from rankbind.runtime import process
+from rankbind.runtime.process import Process, program
 
 from ..support.child import WAIT, Child, child, forked, may
 
@@ -203,3 +204,42 @@ def test_without_proc_nothing_is_known_and_nothing_breaks(monkeypatch: pytest.Mo
         assert blind.liveness() == me.liveness() == "unknown"
     finally:
         process._self.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-c", "CODE", "--password", "hunter2"], "{python} -c"),
+        (["-u", "-X", "dev", "-W", "ignore", "SCRIPT", "hunter2", "--api-key=hunter2"], "{python} SCRIPT"),
+        (["-m", "a.module", "hunter2", "--token", "hunter2"], "{python} -m a.module"),
+        (["SCRIPT", "--kv", "hunter2"], "{python} SCRIPT"),
+        (["SCRIPT"], "{python} SCRIPT"),
+    ],
+)
+def test_no_argument_is_told(arguments: list[str], told: str) -> None:
+    words = [sys.executable, *arguments]
+    found = process._told.__wrapped__("\0".join(words).encode() + b"\0")
+    assert found == told.format(python=sys.executable)
+    assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    ("command_line", "told"),
+    [
+        (b"sglang::scheduler_TP0" + b"\0" * 30, "sglang::scheduler_TP0"),
+        (b"python serve.py --password hunter2\0", "python serve.py"),
+        (b"/usr/bin/router\0hunter2\0", "/usr/bin/router"),
+        (b"", ""),
+        (b"\xff\xfe\n\tx\0", "\ufffd\ufffd x"),
+        (b"x" * 500, "x" * 160),
+    ],
+)
+def test_titles_and_programs_that_are_not_python(command_line: bytes, told: str) -> None:
+    assert process._told.__wrapped__(command_line) == told
+
+
+def test_one_that_is_gone_runs_nothing() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        assert program(other.pid) == "sleep"
+        other.kill()
+    assert program(other.pid) == ""

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankbind.runtime import record
+from rankbind.runtime import atomic, record
 from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 
@@ -162,6 +162,8 @@ def test_json_that_is_no_record(tmp_path: Path, text: str) -> None:
         {"token": 1.0},
         {"takeovers": "1"},
         {"rank": "0"},
+        {"rank": ""},
+        {"rank": False},
         {"state": "broken"},
         {"group": {"tp": "0"}},
         {"endpoints": {"bind": 5557}},
@@ -240,7 +242,7 @@ def test_a_directory_in_the_way_is_no_error(tmp_path: Path, suffix: str) -> None
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
     assert not record.write(tmp_path / "gone" / "kv.json", a_record())
-    record.remove(tmp_path / "gone" / "kv.json")
+    atomic.remove(tmp_path / "gone" / "kv.json")
 
 
 @pytest.mark.skipif(not may("unshare", "-rm"), reason="this user may mount nothing")
@@ -250,7 +252,7 @@ import sys; sys.path.insert(0, {str(Path.cwd())!r})
 from dataclasses import replace
 from pathlib import Path
 from tests.runtime.test_record import a_record
-from rankbind.runtime import record
+from rankbind.runtime import atomic, record
 path = Path({str(tmp_path)!r}, "kv.json")
 assert record.write(path, a_record())
 with open(path.with_name("ballast"), "wb", buffering=0) as ballast:
@@ -277,7 +279,7 @@ def test_a_writer_killed_between_the_two_names_leaves_a_whole_record(tmp_path: P
     assert record.read(path) is None
     assert record.write(path, a_record(token=18))
     assert record.read(path) == a_record(token=18)
-    record.remove(path)
+    atomic.remove(path)
     assert not list(tmp_path.iterdir())
 
 

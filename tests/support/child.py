@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,6 +20,16 @@ from typing import Any
 
 WAIT = 30.0
 """Seconds after which something that should have happened has not: generous, as the machine may be busy."""
+
+
+def end(pid: int) -> None:
+    """Kill a process that is nobody's child here, and wait until the kernel has closed its files."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([descriptor], [], [], WAIT)[0], f"{pid} does not end"
+    finally:
+        os.close(descriptor)
 
 
 class RefusedError(Exception):
@@ -133,7 +144,8 @@ def may(*command: str) -> bool:
 
 
 def main() -> None:
-    from rankbind.runtime.claim import Key, claim
+    from rankbind.runtime.claim import claim
+    from rankbind.runtime.key import Key
     from rankbind.runtime.process import Process
 
     names: dict[str, Any] = {"os": os, "sys": sys, "signal": signal, "claim": claim, "Key": Key, "Process": Process}
