@@ -120,6 +120,7 @@ class ClaimAcrossHosts:
 
     def __init__(self, store: StoreClaim, here: Claim) -> None:
         self._store, self._here = store, here
+        self.before = store.before
 
     @property
     def token(self) -> int:

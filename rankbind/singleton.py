@@ -18,7 +18,6 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from threading import RLock
 from types import MethodType
 from typing import IO, TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -70,7 +69,6 @@ class Declaration(Generic[D]):
         self.on_takeover, self.lease = on_takeover, lease
         self._decided: tuple[weakref.ref[Identity], bool] | None = None
         self._tenures: weakref.WeakKeyDictionary[Identity, Tenure] = weakref.WeakKeyDictionary()
-        self._mutex = RLock()
 
     def __repr__(self) -> str:
         said = self.owner_said
@@ -181,16 +179,19 @@ class Declaration(Generic[D]):
         court: Court = OnHost(who, name, gate, self.where)
         if isinstance(gate, Scope) and _elects(gate) and spans_hosts(who, name, gate):
             court = AcrossHosts(who, name, gate, self.where, self.lease)
-        with self._mutex:
-            found = self._tenures.get(who)
-            if found is None or not found.of_this_process:
-                found = self._tenures[who] = Tenure(who, court, _elects(gate), self.on_takeover)
-            return found
+        if found is not None:
+            self._tenures.pop(who, None)
+        return self._tenures.setdefault(who, Tenure(who, court, _elects(gate), self.on_takeover))
 
     def owner_rank(self, who: Identity, label: str) -> int:
         """The world rank that owns for `who`. Raises as `decide`."""
         with _explained(label, who):
             gate = self._gate(who)
+            tenure = self.tenure(who) if _elects(gate) else None
+            if tenure is not None and tenure.claim is not None and who.rank is not None:
+                return who.rank
+            if tenure is not None:
+                raise ScopeError("whoever claimed it first owns it, and it is not this process: see `rankbind status`")
             if isinstance(gate, Gate):
                 raise ScopeError(f"a hand-written gate ({gate}) has no groups, so no one owner for each process")
             owner = gate.owner_of(who.topology, who.coordinates)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -17,8 +16,8 @@ from threading import Event, RLock
 from typing import Protocol
 
 from rankbind.court import Court
-from rankbind.errors import ClaimedError
-from rankbind.identity import Identity, current, use
+from rankbind.errors import ClaimedError, ClaimError
+from rankbind.identity import Identity, current, use, watch, watchers
 from rankbind.runtime.election import Held
 from rankbind.runtime.record import Record
 
@@ -62,6 +61,9 @@ class Tenure:
     Args:
         who: whose it is.
         elected: whoever claims first owns, and the others stand by; else another holder is an error.
+
+    Attributes:
+        of_this_process: False in a child that was forked.
     """
 
     def __init__(
@@ -71,21 +73,23 @@ class Tenure:
         elected: bool = False,
         on_takeover: Callable[[Takeover], object] | None = None,
     ) -> None:
-        self.elected = elected
+        self.elected, self.of_this_process = elected, True
         self._who = weakref.ref(who)
         self._court, self._on_takeover = court, on_takeover
         self._mutex = RLock()
-        self._pid = os.getpid()
         self._claim: Held | None = None
         self._users: dict[Hashable, Candidate] = {}
         self._candidates: dict[Hashable, Candidate] = {}
         self._cancelled: Event | None = None
-        _tenures.add(self)
+        self._taking_over = False
+        watch(self)
 
-    @property
-    def of_this_process(self) -> bool:
-        """False in a child that was forked: it has nothing of its parent's."""
-        return self._pid == os.getpid()
+    def cool(self) -> None:
+        """Nothing is remembered here that a change of the identity makes wrong: a tenure belongs to one."""
+
+    def forked(self) -> None:
+        """In a child: it has nothing of its parent's."""
+        self.of_this_process = False
 
     @property
     def claim(self) -> Held | None:
@@ -114,7 +118,7 @@ class Tenure:
                 if error.address is not None:
                     raise
                 if stand_by:
-                    self._stand_by(error.holder if isinstance(error.holder, Record) else None)
+                    self._stand_by()
                 return False
             return True
 
@@ -148,9 +152,13 @@ class Tenure:
     def leave(self, key: Hashable) -> None:
         """One thing less; with the last one the claim is given up."""
         with self._mutex:
-            if self._users.pop(key, None) is not None and not self._users and self._claim is not None:
-                claim, self._claim = self._claim, None
-                claim.release()
+            if self._users.pop(key, None) is not None and not self._taking_over:
+                self._release_unused()
+
+    def _release_unused(self) -> None:
+        if not self._users and self._claim is not None:
+            claim, self._claim = self._claim, None
+            claim.release()
 
     def end(self) -> None:
         """Stand by no longer, and give up a claim that nothing is made under."""
@@ -159,28 +167,27 @@ class Tenure:
             if self._cancelled is not None:
                 self._cancelled.set()
                 self._cancelled = None
-            if not self._users and self._claim is not None:
-                claim, self._claim = self._claim, None
-                claim.release()
+            if not self._taking_over:
+                self._release_unused()
 
-    def _stand_by(self, before: Record | None) -> None:
+    def _stand_by(self) -> None:
         cancelled = self._cancelled = Event()
         name = f"rankbind stands by for {self._court.resource}"
-        threading.Thread(target=self._stand, args=(cancelled, before), daemon=True, name=name).start()
+        threading.Thread(target=self._stand, args=(cancelled,), daemon=True, name=name).start()
 
-    def _stand(self, cancelled: Event, before: Record | None) -> None:
+    def _stand(self, cancelled: Event) -> None:
         who = self._who()
         if who is not None:
             with contextlib.nullcontext() if current() is who else use(who):
-                self._wait(cancelled, before)
+                self._wait(cancelled)
 
-    def _wait(self, cancelled: Event, before: Record | None) -> None:
+    def _wait(self, cancelled: Event) -> None:
         pause = 1.0
         while not cancelled.is_set():
             try:
                 claim = self._court.wait(cancelled, self._lost)
                 if claim is not None:
-                    self._take_over(claim, cancelled, before)
+                    self._take_over(claim, cancelled)
                 return
             except Exception:
                 _log.exception(
@@ -191,35 +198,38 @@ class Tenure:
                 cancelled.wait(pause)
                 pause = min(2 * pause, _MOST_SECONDS_BETWEEN_FAILURES)
 
-    def _take_over(self, claim: Held, cancelled: Event, before: Record | None) -> None:
+    def _take_over(self, claim: Held, cancelled: Event) -> None:
         with self._mutex:
             if cancelled.is_set():
                 claim.release()
                 return
-            self._claim, self._cancelled = claim, None
+            self._claim, self._cancelled, self._taking_over = claim, None, True
             candidates = dict(self._candidates)
         try:
             made = [candidate.take_over() for candidate in candidates.values()]
-            if made and not any(made):
-                self._give_up(claim, candidates)
-                return
-            if self._on_takeover is not None:
-                self._on_takeover(Takeover(self._court.resource, claim, before))
-        except BaseException:
-            with self._mutex:
-                # Still standing by, as far as anybody who asks meanwhile is concerned.
-                self._cancelled = cancelled
-            self._give_up(claim, candidates)
+            if self._on_takeover is not None and (any(made) or not made):
+                self._on_takeover(Takeover(self._court.resource, claim, claim.before))
+        except BaseException as error:
+            with contextlib.suppress(ClaimError):
+                claim.update(notes={"takeover": f"failed: {type(error).__name__}: {error}"[:200]})
+            self._undo(claim, candidates, cancelled)
             raise
-
-    def _give_up(self, claim: Held, candidates: dict[Hashable, Candidate]) -> None:
         with self._mutex:
+            self._taking_over = False
+            if made:
+                # Nobody can have it any more, or it was released while others were being made.
+                self._release_unused()
+
+    def _undo(self, claim: Held, candidates: dict[Hashable, Candidate], cancelled: Event) -> None:
+        with self._mutex:
+            # Still standing by, as far as anybody who asks meanwhile is concerned.
+            self._cancelled = cancelled
             users = list(self._users.values())
             self._candidates = {**candidates, **self._candidates}
         _step_down(self._court.resource, users)
         with self._mutex:
             self._users.clear()
-            self._claim = None
+            self._claim, self._taking_over = None, False
         claim.release()
 
     def _lost(self) -> None:
@@ -234,16 +244,13 @@ class Tenure:
             claim.release()
         with self._mutex:
             if self.elected and self._cancelled is None and self._claim is None:
-                self._stand_by(None)
-
-
-_tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
+                self._stand_by()
 
 
 def end_all(who: Identity | None) -> None:
     """`Tenure.end` for all that `who` has; None: for all of this process."""
-    for tenure in tuple(_tenures):
-        if tenure.of_this_process and who in (None, tenure._who()):
+    for tenure in watchers():
+        if isinstance(tenure, Tenure) and tenure.of_this_process and who in (None, tenure._who()):
             tenure.end()
 
 

@@ -94,7 +94,12 @@ def addresses(endpoints: Iterable[Endpoint], paths: Iterable[str]) -> Iterator[A
 
 
 def parsed(endpoints: Mapping[str, str | Endpoint]) -> dict[str, Endpoint]:
-    """By role. Raises `EndpointError` for one that cannot be read."""
+    """By role. Raises `EndpointError` for one that cannot be read, TypeError for what is none."""
+    if not isinstance(endpoints, Mapping):
+        raise TypeError(f"endpoints are given by role, as in {{'bind': 'tcp://*:5557'}}, not {endpoints!r}")
+    for role, each in endpoints.items():
+        if not isinstance(each, str | Endpoint):
+            raise TypeError(f"the endpoint of {role} is text or an Endpoint, not {each!r}: decode() what pyzmq gives")
     return {role: Endpoint.parse(each) if isinstance(each, str) else each for role, each in endpoints.items()}
 
 

@@ -13,11 +13,14 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+_LOOKS = 4
+
 
 def get(path: str | Path, most: int) -> bytes:
     """What is in the file at `path`, of its first `most` bytes. Never waits. Raises OSError."""
     path = os.fspath(path)
-    for each in (path, _temporary(path)):
+    # More than once: between the two looks it may have taken its name, and been replaced again.
+    for each in (path, _temporary(path)) * _LOOKS:
         with suppress(FileNotFoundError):
             return _read(each, most)
     return _read(path, most)

@@ -36,7 +36,10 @@ class Claim:
 
     Attributes:
         key: what is held.
+        before: the record of the holder before, where it can be read.
     """
+
+    before: Record | None = None
 
     def __init__(self, key: Key, hold: Hold, found: Record, within: Path | None = None) -> None:
         self.key, self._hold, self._record, self._within = key, hold, found, within
@@ -177,7 +180,7 @@ def claim(
     group: Mapping[str, int] | None = None,
     deployment: str | None = None,
     endpoints: Mapping[str, str | Endpoint] | None = None,
-    paths: Sequence[str] = (),
+    paths: str | Sequence[str] = (),
     rank: int | None = None,
     coordinates: Mapping[str, int] | None = None,
     declared: str = "",
@@ -190,7 +193,7 @@ def claim(
         deployment: left out, that of this process's identity, of ``RANKBIND_DEPLOYMENT``, or ``default``.
         endpoints: what its holder binds, by role (``bind``, ``replay``). They are held, too, over all deployments; port
             0 and a range of ports are not, until `Claim.update` says what became of them.
-        paths: files and folders that are its holder's alone, likewise.
+        paths: a file or folder, or several, that are its holder's alone, likewise.
         rank, coordinates: for the record; left out, those of this process's identity, if it is known.
         declared: ``file:line`` of what says that it exists once; left out, that of the caller.
         directory: instead of the runtime directory.
@@ -206,11 +209,13 @@ def claim(
     key = wanted.key
     hold = Hold(str(folder(CLAIMS, within=directory)), key.file_name)
     made = Claim(key, hold, wanted, directory)
+    if isinstance(paths, str):
+        paths = (paths,)
     try:
         holder = hold.acquire()
         if not hold.locked:
             raise ClaimedError(diagnosis.refusal(str(key), wanted, holder, hold.lock_path), key, holder)
-        before = hold.last()
+        made.before = before = hold.last()
         made._begin(
             replace(
                 wanted,

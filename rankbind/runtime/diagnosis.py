@@ -13,7 +13,9 @@ from rankbind.runtime.process import Process
 from rankbind.runtime.record import Record
 
 _ONE_LAUNCH = 120.0
-"""Processes that started within so many seconds of each other are taken to be of one launch."""
+"""Processes that started further apart than so many seconds are of two launches."""
+_AT_ONCE = 5.0
+"""Those that started within so many are of one; in between they may be either."""
 
 
 def refusal(what: str, wanted: Record, holder: Record | None, lock: str, address: str | None = None) -> str:
@@ -163,9 +165,15 @@ def _cause(wanted: Record, holder: Record, address: str | None) -> str:
             f"{_what(wanted)} and {_what(holder)} come to one address: `rankbind check` shows which rule gives it twice"
         )
     if wanted.rank is not None and wanted.rank == holder.rank:
+        earlier = other.age() - me.age()
+        old = (
+            f". Or an old server still runs: that one began {span(earlier)} before this one, and `kill {other.pid}` "
+            "ends it"
+        )
         return (
             f"two processes say that they are rank {wanted.rank}: look at what tells them (RANK, RANKBIND_RANK, "
-            f"rankbind.init). If these are two deployments, give one of them another name: {_another(wanted)}"
+            f"rankbind.init){old if earlier > _AT_ONCE else ''}. If these are two deployments, give one of them "
+            f"another name: {_another(wanted)}"
         )
     if wanted.rank is None and holder.rank is None:
         return (

@@ -188,9 +188,13 @@ def _problem(path: Path) -> str | None:
     if stat.S_ISLNK(found.st_mode):
         return f"it is a link (to {path.readlink()}), which may be turned to another place"
     if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
+        return f"it belongs to user {found.st_uid}, and this process is user {os.geteuid()}: run it as that one"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"other users can write it (mode {stat.S_IMODE(found.st_mode):04o}): chmod 700 {path}"
+        # One that is meant for all, such as /tmp, must not be closed to them.
+        shared = found.st_mode & stat.S_ISVTX
+        return f"other users can write it (mode {stat.S_IMODE(found.st_mode):04o}): " + (
+            f"name a folder of its own, such as {path}/rankbind-{os.geteuid()}" if shared else f"chmod 700 {path}"
+        )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         return "this process cannot write it (is it mounted read-only?)"
     return _lock_problem(path)

@@ -27,7 +27,13 @@ A new holder has not written it yet, or cannot: then nobody tells when that hold
 
 
 class Held(Protocol):
-    """A claim, on one host or across hosts."""
+    """A claim, on one host or across hosts.
+
+    Attributes:
+        before: the record of the owner before, where it can be read.
+    """
+
+    before: Record | None
 
     @property
     def token(self) -> int:

@@ -370,6 +370,8 @@ def passing(
 
 
 def _wanted(where: str | Endpoint, port: int, ports: tuple[int, int] | None, ipv6: bool) -> Endpoint:
+    if not isinstance(where, str | Endpoint) or isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"reserve takes a host, then a port as an int: reserve(port=5557), not {where!r}, {port!r}")
     if isinstance(where, Endpoint) or "://" in where:
         if port or ports is not None:
             raise PortError(f"{where} says all there is to say: leave out port= and ports=")

@@ -6,6 +6,7 @@ Facts from proc_pid_stat(5), namespaces(7) and random(4), "boot_id".
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -160,9 +161,14 @@ def program(pid: int | str = "self") -> str:
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123  # for every claim: a title may change
-            return _told(file.read())
+            told = _told(file.read())
     except OSError:
         return ""
+    if pid == "self" and told.endswith(" -c"):
+        # A child that multiprocessing has spawned knows its parent's script by this name.
+        main = getattr(sys.modules.get("__mp_main__"), "__file__", None)
+        return f"{told}, spawned by {main}" if main else told
+    return told
 
 
 @lru_cache(maxsize=1)

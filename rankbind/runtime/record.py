@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
@@ -14,7 +15,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from rankbind.endpoint import Endpoint
-from rankbind.identity import current
+from rankbind.errors import RankbindError
+from rankbind.identity import current, identity
 from rankbind.identity import deployment as own_deployment
 from rankbind.runtime import atomic
 from rankbind.runtime.key import Key
@@ -134,6 +136,10 @@ def wanted(
     if not resource:
         raise ValueError("a resource to be claimed needs a name")
     who = current()
+    if who is None:
+        # Nobody has asked yet. It is for the record alone: not to know is no reason to refuse.
+        with contextlib.suppress(RankbindError):
+            who = identity()
     if rank is None and coordinates is None and who is not None:
         rank, coordinates = who.rank, who.coordinates
     return Record(
@@ -158,10 +164,14 @@ _FIELDS = tuple(each.name for each in fields(Record))
 
 def read(path: str | Path) -> Record | None:
     """The record at `path`; None if there is none that can be read. Never raises, never waits."""
-    try:
-        return Record.from_json(json.loads(atomic.get(path, _MOST_BYTES)))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+    for _ in range(2):  # what is garbage at the second look is not half of one that is being written
+        try:
+            return Record.from_json(json.loads(atomic.get(path, _MOST_BYTES)))
+        except OSError:
+            return None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return None
 
 
 def write(path: str | Path, record: Record) -> bool:

@@ -68,10 +68,11 @@ class StoreClaim:
     Attributes:
         key: what is held.
         lease: seconds; None: held until `release`.
+        before: the record of the owner before, where there was one.
     """
 
     def __init__(self, won: _Won, claimant: _Claimant, line: Line) -> None:
-        self.key, self.lease = claimant.key, claimant.lease
+        self.key, self.lease, self.before = claimant.key, claimant.lease, won.before
         self._name, self._store, self._lost, self._line = claimant.name, claimant.store, claimant.lost, line
         self._timeout = claimant.timeout
         self._patience = min(claimant.timeout, self.lease or math.inf)
@@ -420,6 +421,7 @@ class _Text:
 class _Won:
     text: _Text
     sent: float
+    before: Record | None
 
 
 @dataclass(slots=True)
@@ -451,7 +453,7 @@ class _Claimant:
             takeovers=0 if found is None else found.record.takeovers + (found.record.state == "held"),
         )
         text = _Text.of(record, self.lease, 0)
-        won = _Won(text, _clock())
+        won = _Won(text, _clock(), None if found is None else found.record)
         try:
             now = _swap(store, self.name, found, text)
         except Exception as error:

@@ -1018,3 +1018,30 @@ def test_interrupted_anywhere_it_holds_nothing(at: int, monkeypatch: pytest.Monk
     assert (made is None) is (calls >= at)
     claim("kv")
     claim("other", endpoints=binds)
+
+
+# What is asked wrongly
+
+
+def test_one_path_is_a_path_and_not_its_letters(tmp_path: Path) -> None:
+    with claim("log-a", paths=str(tmp_path / "log")), pytest.raises(ClaimedError):
+        claim("log-b", paths=[str(tmp_path / "log")])
+    with claim("log-b", paths=[str(tmp_path / "log")]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "message"),
+    [("tcp://*:5557", "by role"), ({"bind": b"tcp://*:5557"}, "decode"), ({"bind": 5557}, "text or an Endpoint")],
+)
+def test_endpoints_that_are_none_are_named(endpoints, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        claim("kv", endpoints=endpoints)
+
+
+def test_the_rank_is_known_to_the_record_also_if_nobody_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with claim("kv") as held:
+        assert held.record.rank == 1

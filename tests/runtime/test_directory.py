@@ -149,7 +149,8 @@ def test_many_begin_at_once(safe: Path) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
 def test_others_can_write_it(safe: Path, mode: int) -> None:
     safe.chmod(mode)
-    assert refused(safe) == f"other users can write it (mode {mode:04o}): chmod 700 {safe}"
+    told = f"name a folder of its own, such as {safe}/rankbind-{os.geteuid()}" if mode & 0o1000 else f"chmod 700 {safe}"
+    assert refused(safe) == f"other users can write it (mode {mode:04o}): {told}"
     safe.chmod(0o755)
     check(safe, "as given")
 
@@ -204,7 +205,7 @@ def test_a_link_that_another_user_can_turn(safe: Path) -> None:
 def test_another_owner(safe: Path) -> None:
     (safe / "theirs").mkdir(mode=0o700)
     os.chown(safe / "theirs", NOBODY, NOBODY)
-    assert refused(safe / "theirs") == f"it belongs to user {NOBODY}, and this process is user 0"
+    assert refused(safe / "theirs") == f"it belongs to user {NOBODY}, and this process is user 0: run it as that one"
     told = f"{safe}/theirs belongs to user {NOBODY}, who can put another directory in its place"
     assert refused(safe / "theirs" / "ours") == told
     safe.chmod(0o755)

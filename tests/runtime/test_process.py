@@ -110,10 +110,11 @@ def test_a_stopped_process_and_since_when() -> None:
         os.kill(other.pid, signal.SIGSTOP)
         eventually(lambda: process.liveness() == "paused")
         stopped = time.time()
-        time.sleep(1.5)
+        time.sleep(4)
         since = process.paused_since()
         assert since is not None
-        assert before - 1 < since < stopped + 1
+        # The scheduler's clock leaves out what a hypervisor took of this machine meanwhile.
+        assert before - 2 < since < stopped + 2
         os.kill(other.pid, signal.SIGCONT)
         eventually(lambda: process.liveness() == "alive")
         assert process.paused_since() is None
@@ -240,6 +241,6 @@ def test_titles_and_programs_that_are_not_python(command_line: bytes, told: str)
 
 def test_one_that_is_gone_runs_nothing() -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
-        assert program(other.pid) == "sleep"
+        eventually(lambda: program(other.pid) == "sleep")  # the command line appears a little after the program does
         other.kill()
     assert program(other.pid) == ""

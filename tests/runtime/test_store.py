@@ -236,7 +236,7 @@ from rankbind.errors import DeposedError
 from rankbind.runtime.store import claim_in_store
 store = dist.FileStore({str(tmp_path / "store")!r})
 def lost(error):
-    print("lost", error, flush=True)
+    print(f"lost {{error}}\\n", end="", flush=True)
 claim = claim_in_store("r", store=store, lease=0.5, lost=lost)
 print("token", claim.token, flush=True)
 while claim.held:
@@ -247,7 +247,7 @@ while True:
         print("wrong", flush=True)
     except DeposedError as error:
         if error.holder is not None:
-            print("deposed", claim.held, error, flush=True)
+            print(f"deposed {{claim.held}} {{error}}\\n", end="", flush=True)
             break
     time.sleep(0.01)
 time.sleep(1)
