@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rankbind.endpoint import Endpoint
 from rankbind.errors import ClaimError, IdentityError
 from rankbind.identity import Identity
-from rankbind.resource import Address
 from rankbind.runtime.claim import Claim, claim
 from rankbind.runtime.election import Held, wait_for_claim
 from rankbind.scope import Gate, Scope
@@ -188,20 +187,10 @@ def _addresses(who: Identity, name: str) -> tuple[dict[str, Endpoint], list[str]
     if who.job is None or who.rank is None or name not in (each.name for each in who.job.resources):
         return endpoints, paths
     resource = who.job.resource(name)
-    if resource.shared is not None:
-        return endpoints, paths
-    for role, address in _by_role(resource.addresses):
+    for role, address in resource.claimed():
         text = address.template.render(who.job.variables(who.rank))
         if address.kind == "endpoint":
             endpoints[role] = Endpoint.parse(text, ipv6=resource.ipv6, v6only=resource.v6only)
-        elif address.kind == "path" and address.scope == "host":
+        else:
             paths.append(text)
     return endpoints, paths
-
-
-def _by_role(addresses: tuple[Address, ...]) -> Iterator[tuple[str, Address]]:
-    """Addresses with their roles, numbered from the second of a role on: ``bind``, ``bind 2``."""
-    seen: dict[str, int] = {}
-    for address in addresses:
-        seen[address.role] = count = seen.get(address.role, 0) + 1
-        yield address.role if count == 1 else f"{address.role} {count}", address

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -77,6 +77,17 @@ class Resource:
     shared: Literal["inherited", "reuseport"] | None = None
     ipv6: bool = False
     v6only: bool = False
+
+    def claimed(self) -> Iterator[tuple[str, Address]]:
+        """What its owner claims on its host, each with its role, numbered from the second of a role on: ``bind 2``.
+
+        None of what is shared on purpose, or reaches beyond the host.
+        """
+        seen: dict[str, int] = {}
+        for address in self.addresses if self.shared is None else ():
+            if address.kind == "endpoint" or (address.kind == "path" and address.scope == "host"):
+                seen[address.role] = count = seen.get(address.role, 0) + 1
+                yield address.role if count == 1 else f"{address.role} {count}", address
 
 
 @dataclass(frozen=True, slots=True)

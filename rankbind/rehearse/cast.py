@@ -208,15 +208,15 @@ class Cast:
                 continue
             endpoints: dict[str, Endpoint] = {}
             paths: list[str] = []
-            for number, binding in self.bindings.get((node, rank), ()):
-                if binding.resource is not resource or resource.shared is not None:
+            roles = {address: role for role, address in resource.claimed()}
+            for _, binding in self.bindings.get((node, rank), ()):
+                if binding.resource is not resource or binding.address not in roles:
                     continue
-                if binding.address.kind == "path" and binding.address.scope == "host":
-                    paths.append(binding.text)
                 at = binding.endpoint
-                if at is not None and at.first == at.last and not at.kernel_picks:
-                    role = binding.address.role
-                    endpoints[f"{role} {number}" if role in endpoints else role] = Endpoint.parse(
+                if binding.address.kind == "path":
+                    paths.append(binding.text)
+                elif at is not None and at.first == at.last and not at.kernel_picks:
+                    endpoints[roles[binding.address]] = Endpoint.parse(
                         self._endpoints(binding)[0], ipv6=resource.ipv6, v6only=resource.v6only
                     )
             yield Want(

@@ -10,11 +10,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -26,6 +24,7 @@ from rankbind.runtime.addresses import addresses, parsed, refuse_twice
 from rankbind.runtime.directory import folder
 from rankbind.runtime.hold import Hold
 from rankbind.runtime.key import Key
+from rankbind.runtime.process import see_to_exit
 from rankbind.runtime.record import Record
 
 CLAIMS = "claims"
@@ -133,7 +132,7 @@ class Claim:
         self._claim_addresses(endpoints, paths, found)
         self._hold.begin(found)
         _held.add(self)
-        _see_to_exit(os.getpid())
+        see_to_exit(_at_exit)
 
     def _let_go(self) -> None:
         """Be as if it had never begun."""
@@ -230,18 +229,6 @@ def claim(
         made._let_go()
         raise
     return made
-
-
-@lru_cache(maxsize=1)
-def _see_to_exit(_pid: int) -> None:
-    """Have the records told at the end of this process, if it is a child that runs no ``atexit``."""
-    # Only a child of multiprocessing has its parent there; those that are forked leave by os._exit.
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        # After everything else: a negative priority is run last.
-        Finalize(None, _at_exit, exitpriority=-1000)
 
 
 def _forked() -> None:

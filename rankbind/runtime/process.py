@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -152,6 +152,22 @@ def check_number(found: Any, least: int = 0, most: int = 1 << 62) -> None:
     """Raise ValueError for what is no number in a record."""
     if type(found) is not int or not least <= found <= most:
         raise ValueError(f"{found!r} is no number from {least} to {most}")
+
+
+def see_to_exit(callback: Callable[[], None]) -> None:
+    """Have `callback` run at the end of this process, if it is a child that runs no ``atexit``. It runs once."""
+    _finalize(os.getpid(), callback)
+
+
+@lru_cache(maxsize=4)
+def _finalize(_pid: int, callback: Callable[[], None]) -> None:
+    # Only a child of multiprocessing has its parent there; those that are forked leave by os._exit.
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        # After everything else: a negative priority is run last.
+        Finalize(None, callback, exitpriority=-1000)
 
 
 def program(pid: int | str = "self") -> str:

@@ -45,6 +45,7 @@ from rankbind.errors import ClaimedError, ClaimError, DeposedError, StoreGoneErr
 from rankbind.runtime import addresses, diagnosis
 from rankbind.runtime.key import Key
 from rankbind.runtime.line import Line, Store, lost_connection, open_line, read
+from rankbind.runtime.process import see_to_exit
 from rankbind.runtime.record import Record, wanted
 
 TIMEOUT: Final = 10.0
@@ -84,7 +85,7 @@ class StoreClaim:
         self._beating = False
         self._renewed(won.sent)
         _held.add(self)
-        _release_at_exit()
+        see_to_exit(_at_exit)
         if self.lease is not None:
             _keeper.add(self)
 
@@ -612,20 +613,6 @@ def _seen_dead(holder: Record) -> bool:
 _held: set[StoreClaim] = set()
 """What is held lasts until it is released, not until nobody refers to it."""
 _keeper = _Keeper()
-_exits_by: int | None = None
-"""The process whose end is taken care of."""
-
-
-def _release_at_exit() -> None:
-    # multiprocessing ends its children without atexit.
-    global _exits_by
-    if _exits_by != os.getpid():
-        _exits_by = os.getpid()
-        multiprocessing = sys.modules.get("multiprocessing.process")
-        if multiprocessing is not None and multiprocessing.parent_process() is not None:
-            from multiprocessing.util import Finalize
-
-            Finalize(None, _at_exit, exitpriority=-1000)
 
 
 @atexit.register

@@ -1008,7 +1008,7 @@ def test_interrupted_anywhere_it_holds_nothing(at: int, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         for owner, name in (
             (lock, "take"), (record, "read"), (record, "write"), (atomic, "remove"), (Hold, "begin"),
-            (Address, "hold"), (Claim, "_claim_addresses"), (claims, "_see_to_exit"),
+            (Address, "hold"), (Claim, "_claim_addresses"), (claims, "see_to_exit"),
         ):  # fmt: skip
             patched.setattr(owner, name, interrupting(getattr(owner, name)))
         with suppress(KeyboardInterrupt):
