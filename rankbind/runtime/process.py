@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -100,16 +101,20 @@ class Process:
         """When it ran for the last time, in seconds since 1970; None if it does not pause or the kernel does not say.
 
         To some milliseconds, on an idle host: the scheduler's own clock (``se.exec_start`` in /proc/PID/sched) is read
-        for this thread, which runs now, and for every thread of the other. That clock leaves out the time which
-        interrupts and a hypervisor took, a little more on one CPU than on another.
+        for every thread of it, and for this thread, which runs now. Each CPU has such a clock, and leaves out the time
+        that interrupts and a hypervisor took, hence this thread goes to that CPU for a moment.
         """
         if self.liveness() != "paused":
             return None
+        allowed = os.sched_getaffinity(0)
         try:
-            last = max(_last_run(task) for task in Path(f"/proc/{self.pid}/task").iterdir())
-            return time.time() - max(0.0, _last_run(Path("/proc/thread-self")) - last) / 1000
-        except (OSError, ValueError):
+            ages = [_since_last_run(task) for task in Path(f"/proc/{self.pid}/task").iterdir()]
+            return time.time() - max(0.0, min(ages)) / 1000
+        except (OSError, ValueError, IndexError):
             return None
+        finally:
+            with suppress(OSError):
+                os.sched_setaffinity(0, allowed)
 
     def parent(self) -> int | None:
         """The pid of its parent; None if it is gone."""
@@ -232,6 +237,14 @@ def _thread_states(pid: int) -> list[str]:
     except OSError:
         return []
     return [each[0] for each in found if each is not None]
+
+
+def _since_last_run(task: Path) -> float:
+    """Milliseconds since a thread ran last. Leaves this thread on the CPU where that was."""
+    cpu = int((task / "stat").read_bytes().rpartition(b")")[2].split()[36])
+    last = _last_run(task)
+    os.sched_setaffinity(0, {cpu})
+    return _last_run(Path("/proc/thread-self")) - last
 
 
 def _last_run(task: Path) -> float:
