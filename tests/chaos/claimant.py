@@ -155,6 +155,11 @@ class Points:
         self.phase = "claiming"
         self.locked = False
 
+    @property
+    def anew(self) -> bool:
+        """Whether the place is one of those where a release writes its record anew: only when it finds none."""
+        return self.phase == "releasing" and self._fate in REWRITTEN
+
     def due(self, place: str) -> bool:
         """Whether this is the place and the time."""
         if f"{self.phase}: {place}" != self._fate:
@@ -221,6 +226,8 @@ PLACES = {
     ),
 }
 """Where a claimant can be stopped, and so killed exactly there."""
+
+REWRITTEN = {f"releasing: {place}" for place in ("half a record", "before the rename", "after the rename")}
 
 
 class Rankbind:
@@ -509,6 +516,9 @@ class Claimant:
             if draw.random() < habits.exits:
                 return
             self._points.reach("at once")
+            if self._points.anew:
+                with contextlib.suppress(OSError):
+                    Path(held._hold.record_path).unlink()  # type: ignore[attr-defined]
             held.release()
             if held.held:
                 self._wrong(f"{self._resource.name}: held after release")
