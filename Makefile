@@ -42,12 +42,12 @@ docs: $(VENV)/.test
 
 $(VENV)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet -e . -e integrations/sglang -e integrations/vllm
 	touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet -e '.[test]' -e integrations/sglang
+	$(BIN)/python -m pip install --quiet -e '.[test]' -e integrations/sglang -e integrations/vllm
 	touch $@
 
 clean:

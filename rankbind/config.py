@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from rankbind.endpoint import MAX_PORT, Endpoint
 from rankbind.errors import ConfigError, EndpointError, ScopeError, TemplateError, TopologyError
 from rankbind.finding import Finding, Label, few
-from rankbind.resource import Address, Consumer, HostFacts, Job, ReservedPorts, Resource
+from rankbind.resource import Address, Consumer, HostFacts, Job, Kind, ReservedPorts, Resource
 from rankbind.scope import Gate, Scope
 from rankbind.source import Document, KeyPath, SourceError, Span
 from rankbind.source import parse as parse_source
@@ -113,6 +113,7 @@ class _Scope(_Model):
 
 class _Consumer(_Model):
     to: StrictStr
+    by: StrictStr | None = None
     role: Literal["bind", "replay"] = "bind"
     axes: _Sizes | None = None
     owner: dict[str, _Indices] = {}
@@ -126,6 +127,9 @@ class _Resource(_Model):
     replay: _Texts | None = None
     name: _Texts | None = None
     path: _Texts | None = None
+    device: _Texts | None = None
+    probe: _Texts | None = None
+    process: StrictStr | None = None
     scope: Literal["host", "shared"] | None = None
     connect: Annotated[list[_Consumer], BeforeValidator(_as_dialled)] = []
     shared: Literal["inherited", "reuseport"] | None = None
@@ -187,7 +191,7 @@ def load(path: Path | str) -> Job:
 def read(path: Path | str) -> Declaration:
     """As `load`, with the positions in the file."""
     try:
-        return _declare(read_source(path))
+        return declare(read_source(path))
     except SourceError as error:
         raise _refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
     except (OSError, ValueError) as error:
@@ -202,7 +206,7 @@ def read(path: Path | str) -> Declaration:
 def parse(text: str, file: str = "topology.toml") -> Declaration:
     """As `read`, from a text; the ending of `file` says what it is."""
     try:
-        return _declare(parse_source(text, file))
+        return declare(parse_source(text, file))
     except SourceError as error:
         raise _refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
 
@@ -213,7 +217,8 @@ def _refuse(findings: list[Finding]) -> ConfigError:
     return ConfigError("\n".join(lines), tuple(findings))
 
 
-def _declare(document: Document) -> Declaration:
+def declare(document: Document) -> Declaration:
+    """As `read`, from a text that is parsed already."""
     try:
         file = _File.model_validate(document.data)
     except ValidationError as error:
@@ -405,6 +410,7 @@ class _Builder:
             entry.shared,
             entry.ipv6,
             entry.v6only,
+            entry.process,
         )
 
     def _several_hosts(self) -> bool:
@@ -412,8 +418,14 @@ class _Builder:
         return (hosts.count or 1) > 1 or len(hosts.blocks or ()) > 1 or len(hosts.ranks or ()) > 1
 
     def _addresses(self, at: KeyPath, entry: _Resource) -> Iterator[Address]:
-        kinds: Mapping[str, Literal["endpoint", "name", "path"]]
-        kinds = {"bind": "endpoint", "replay": "endpoint", "name": "name", "path": "path"}
+        kinds: Mapping[str, Kind] = {
+            "bind": "endpoint",
+            "replay": "endpoint",
+            "name": "name",
+            "path": "path",
+            "device": "device",
+            "probe": "endpoint",
+        }
         for role, kind in kinds.items():
             texts: list[str] = getattr(entry, role) or []
             for index, text in enumerate(texts):
@@ -423,7 +435,8 @@ class _Builder:
                 template = self._template(path, text, endpoint=kind == "endpoint")
                 if template is not None:
                     default: Literal["host", "shared"] = "shared" if kind == "name" else "host"
-                    yield Address(role, template, kind, "host" if kind == "endpoint" else entry.scope or default)
+                    on_host = kind in ("endpoint", "device")
+                    yield Address(role, template, kind, "host" if on_host else entry.scope or default)
 
     def _consumers(self, at: KeyPath, entry: _Resource) -> Iterator[Consumer]:
         for index, consumer in enumerate(entry.connect):
@@ -432,7 +445,7 @@ class _Builder:
             template = self._template(path, consumer.to, endpoint=True)
             axes = None if consumer.axes is None else self.axes((*path[:-1], "axes"), consumer.axes)
             if template is not None:
-                yield Consumer(template, consumer.role, axes, Gate(consumer.owner))
+                yield Consumer(template, consumer.role, axes, Gate(consumer.owner), consumer.by)
 
     def _item(self, at: KeyPath, key: str, index: int) -> KeyPath:
         return (*at, key, index) if isinstance(self.document.at((*at, key)), list) else (*at, key)

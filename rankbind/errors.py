@@ -119,3 +119,7 @@ class RehearsalError(RankbindError, RuntimeError):
 
 class NetworkError(RehearsalError):
     """Network namespaces that cannot be made here."""
+
+
+class LaunchError(RankbindError, ValueError):
+    """A launch command that cannot be read: nobody knows its engine, or it is none."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rankbind.scope import Gate, Scope
 from rankbind.template import Template
 from rankbind.topology import Topology
+
+
+Kind: TypeAlias = Literal["endpoint", "name", "path", "device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +20,16 @@ class Address:
     """One address of a resource, as a template over its owner's coordinates.
 
     Attributes:
-        role: which of the resource's addresses: ``bind``, ``replay``, ``name``, ``path``.
-        kind: an endpoint is bound; a name (a label set, a shared-memory name, an engine id) and a path (a file or
-            directory) are claimed.
+        role: which of the resource's addresses: ``bind``, ``replay``, ``name``, ``path``, ``device``; a ``probe`` is
+            only looked at when the job starts: it has to be free then, and nobody keeps it.
+        kind: an endpoint is bound; a name (a label set, a shared-memory name, an engine id), a path (a file or
+            directory) and a device (``gpu 3``) are claimed.
         scope: how far the address reaches: one ``host``, or ``shared`` by all (a shared file system, a label set).
     """
 
     role: str
     template: Template
-    kind: Literal["endpoint", "name", "path"] = "endpoint"
+    kind: Kind = "endpoint"
     scope: Literal["host", "shared"] = "host"
 
 
@@ -38,19 +42,22 @@ class Consumer:
         role: which of the resource's addresses it is meant to reach.
         axes: the consumer's own axes, where it is outside the job (a router with one subscription a replica). Without
             them the ranks of the job dial, each with its own coordinates: those that pass `gate`.
+        by: who that is, for people: ``a router that reads /server_info``.
     """
 
     template: Template
     role: str = "bind"
     axes: Mapping[str, int] | None = None
     gate: Gate = field(default_factory=lambda: Gate({}))
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if self.axes is not None:
             object.__setattr__(self, "axes", MappingProxyType(dict(self.axes)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Consumer, (self.template, self.role, None if self.axes is None else dict(self.axes), self.gate)
+        axes = None if self.axes is None else dict(self.axes)
+        return Consumer, (self.template, self.role, axes, self.gate, self.by)
 
     def __hash__(self) -> int:
         return hash((self.template, self.role))
@@ -66,6 +73,7 @@ class Resource:
         same_owner_as: another resource, whose owners must be the same ranks.
         shared: sharing that is meant: ``inherited`` (one listener passed on by fork) or ``reuseport``.
         ipv6, v6only: socket options of its endpoints, see `Endpoint`.
+        process: which process takes it, for people, where it is not the rank itself but one beside it.
     """
 
     name: str
@@ -77,6 +85,7 @@ class Resource:
     shared: Literal["inherited", "reuseport"] | None = None
     ipv6: bool = False
     v6only: bool = False
+    process: str | None = None
 
     def claimed(self) -> Iterator[tuple[str, Address]]:
         """What its owner claims on its host, each with its role, numbered from the second of a role on: ``bind 2``.
@@ -85,6 +94,8 @@ class Resource:
         """
         seen: dict[str, int] = {}
         for address in self.addresses if self.shared is None else ():
+            if address.role == "probe":
+                continue
             if address.kind == "endpoint" or (address.kind == "path" and address.scope == "host"):
                 seen[address.role] = count = seen.get(address.role, 0) + 1
                 yield address.role if count == 1 else f"{address.role} {count}", address

@@ -1,0 +1,5 @@
+"""rankbind for vLLM."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

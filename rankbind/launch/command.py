@@ -1,0 +1,99 @@
+"""A command line as somebody keeps it: its words, each with the place it stands at, its environment, its host."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rankbind.source import Span
+
+TYPED = "<command>"
+"""The name, in findings, of a command that stands in no file."""
+
+ENVIRONMENT = "<environment>"
+"""The same of a variable that was exported by whoever runs us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command, or the value of a variable, after the shell has had its say.
+
+    Attributes:
+        span: where it stands; for a word that was put together from several places, the first.
+        certain: whether `text` is what the engine will see. False where a part of it is known at run time alone (an
+            unset shell variable, a command substitution): such a word is shown as it is written.
+    """
+
+    text: str
+    span: Span
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command line.
+
+    Attributes:
+        words: the program first, without assignments in front and without what merely starts it (``exec``, ``nohup``,
+            ``srun``, ``numactl ...``); arguments as they will arrive.
+        environment: the variables that are known to be set for it.
+        host: the network namespace it runs in, by a name that other commands of the same check share (a node, a pod);
+            None: not said, so it is assumed to be where everybody else is.
+        node: which of the hosts of its job runs it, counted from 0, where the file says so (the index of a pod or of
+            a SLURM node); None where only its arguments can.
+        image: the container image it runs in, which may tell the engine's version.
+        name: what a person calls it: a service, a pod, a line of a script. Names the deployment.
+        text: the text that the spans of `TYPED` point into.
+    """
+
+    words: tuple[Word, ...]
+    environment: Mapping[str, Word] = field(default_factory=dict)
+    host: str | None = None
+    node: int | None = None
+    image: str | None = None
+    name: str | None = None
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The words without their places."""
+        return tuple(word.text for word in self.words)
+
+    def variable(self, name: str) -> str | None:
+        """The value of a variable, None where it is not set."""
+        word = self.environment.get(name)
+        return None if word is None else word.text
+
+
+def typed(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Command:
+    """The command that `words` are: assignments in front (``NAME=value``, also after ``env``) are its environment.
+
+    Args:
+        environment: what is exported besides.
+    """
+    found: list[Word] = []
+    text = ""
+    for word in words:
+        text += " " if text else ""
+        quoted = word if _is_assignment(word) and shlex.quote(word) == word else shlex.quote(word)
+        found.append(Word(word, Span(TYPED, 1, len(text) + 1, max(1, len(quoted)))))
+        text += quoted.replace("\n", " ")
+    known = {
+        name: Word(value, Span(ENVIRONMENT, 1, 1, max(1, len(name)))) for name, value in (environment or {}).items()
+    }
+    at = 1 if found and found[0].text == "env" else 0
+    while at < len(found) and _is_assignment(found[at].text):
+        name, _, value = found[at].text.partition("=")
+        known[name] = Word(value, found[at].span)
+        at += 1
+    return Command(tuple(found[at:]), known, text=text)
+
+
+def _is_assignment(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isidentifier()

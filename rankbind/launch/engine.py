@@ -1,0 +1,111 @@
+"""Engines whose launch commands can be read: each lives in a distribution of its own and is found by its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import PurePosixPath
+from typing import Protocol, runtime_checkable
+
+from rankbind.errors import LaunchError
+from rankbind.launch.command import Command
+from rankbind.launch.draft import Draft
+
+GROUP = "rankbind.engines"
+"""Entry points of this group are `Engine` objects; the name of the entry point is that of the engine."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """How the launch commands of one engine are read. It must import neither the engine nor torch.
+
+    Attributes:
+        name: as in ``--engine``: ``sglang``.
+        title: as people write it: ``SGLang``.
+        versions: the releases whose rules are known, oldest first.
+    """
+
+    name: str
+    title: str
+    versions: Sequence[str]
+
+    def starts(self, words: Sequence[str]) -> bool:
+        """Whether a command with these words starts this engine's server."""
+        ...
+
+    def read(self, commands: Sequence[Command], version: str | None) -> Sequence[Draft]:
+        """What the commands start: one draft for each deployment, in the order of their first commands.
+
+        Commands that are nodes of one job (one rendezvous address, different node ranks) are one deployment; a command
+        for one node of several, whose others are not given, stands for all of them.
+
+        Args:
+            commands: each of them starts this engine.
+            version: a release, as the user gave it; None: what a command's image says, else the newest known.
+        """
+        ...
+
+
+def find(name: str) -> Engine:
+    """The engine called `name`.
+
+    Raises:
+        LaunchError: none of that name is installed.
+    """
+    known = installed()
+    if name not in known:
+        others = f"; installed: {', '.join(sorted(known))}" if known else ""
+        raise LaunchError(f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (the engine itself is not needed)")
+    return _load(name)
+
+
+@cache
+def installed() -> frozenset[str]:
+    """The names of the engines that can be read."""
+    return frozenset(point.name for point in entry_points(group=GROUP))
+
+
+@cache
+def _load(name: str) -> Engine:
+    point = next(point for point in entry_points(group=GROUP) if point.name == name)
+    try:
+        engine = point.load()
+    except Exception as error:
+        raise LaunchError(f"the reader for {name} ({point.value}) cannot be loaded: {error}") from error
+    if not isinstance(engine, Engine):
+        raise LaunchError(f"the reader for {name} ({point.value}) is no rankbind engine")
+    return engine
+
+
+def recognise(words: Sequence[str]) -> Engine | None:
+    """The engine that a command with these words starts; None where it starts none that is known."""
+    for name in sorted(installed()):
+        engine = _load(name)
+        if engine.starts(words):
+            return engine
+    return None
+
+
+def python_module(words: Sequence[str]) -> tuple[str, int] | None:
+    """The module that ``python -m MODULE`` runs, and the index of its first argument; None for other commands."""
+    if not words or not PurePosixPath(words[0]).name.startswith("python"):
+        return None
+    for at, word in enumerate(words[1:], start=1):
+        if word == "-m" and at + 1 < len(words):
+            return words[at + 1], at + 2
+        if word.startswith("-m") and len(word) > 2:
+            return word[2:], at + 1
+        if not word.startswith("-"):
+            break
+    return None
+
+
+def version_of(image: str | None, versions: Sequence[str]) -> str | None:
+    """The release that the tag of an image names (``lmsysorg/sglang:v0.5.14-cu129``), if it is one of `versions`."""
+    _, colon, tag = (image or "").rpartition(":")
+    if not colon or "/" in tag:
+        return None
+    tag = tag.removeprefix("v")
+    fitting = [known for known in versions if tag == known or tag.startswith((f"{known}-", f"{known}.post", f"{known}_"))]
+    return max(fitting, key=len, default=None)
