@@ -35,6 +35,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/per_call.py
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/status.py
+	$(BIN)/python benchmarks/launch.py
 
 docs: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

@@ -180,7 +180,16 @@ def read(path: Path | str) -> Document:
         SourceError: it cannot be parsed, or is not UTF-8.
         OSError: it cannot be read.
     """
-    return parse(Path(path).read_bytes().decode("utf-8-sig", "surrogateescape"), str(path))
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path | str) -> str:
+    """The text of the file at `path`; bytes that are no UTF-8 become what `parse` refuses, with their place.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return Path(path).read_bytes().decode("utf-8-sig", "surrogateescape")
 
 
 def _read_toml(document: Document) -> None:

@@ -370,7 +370,7 @@ class TestManners:
     @pytest.mark.parametrize("debug", [False, True])
     def test_a_bug_of_ours_is_one_line_that_asks_for_a_report(self, debug: bool) -> None:
         script = (
-            "import sys, rankbind.check; rankbind.check.run = lambda declaration: {}['x'];"
+            "import sys, rankbind.check; rankbind.check.run = lambda *_: {}['x'];"
             "sys.argv = ['rankbind', 'check', 'clean.toml']; from rankbind.cli import main; main()"
         )
         found = subprocess.run(

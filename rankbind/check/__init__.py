@@ -13,9 +13,13 @@ from rankbind.resource import Address
 from rankbind.source import KeyPath, Span
 
 
-def run(declaration: Declaration) -> tuple[Finding, ...]:
-    """Everything that is wrong with a declared job, in the order of the file."""
-    plan = Plan(declaration)
+def run(declaration: Declaration, plan: Plan | None = None) -> tuple[Finding, ...]:
+    """Everything that is wrong with a declared job, in the order of the file.
+
+    Args:
+        plan: of `declaration`, where it is made already.
+    """
+    plan = plan or Plan(declaration)
     found = [
         *ownership.findings(plan),
         *endpoints.findings(plan),

@@ -53,6 +53,7 @@ def cli() -> None:
 for _command in (
     files.check,
     files.plan,
+    files.export,
     files.rehearse,
     files.explain,
     claims.status,

@@ -1,4 +1,4 @@
-"""The commands that read a topology file: check, plan, rehearse, explain."""
+"""The commands that read topology files and launches: check, plan, export, rehearse, explain."""
 
 from __future__ import annotations
 
@@ -10,33 +10,47 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rankbind.cli import subjects
 from rankbind.cli.output import FORMATS, colours, columns, write
 from rankbind.topology import nearest
 
 if TYPE_CHECKING:
     from rankbind.check.code import Code
     from rankbind.check.plan import Plan
-    from rankbind.config import Declaration
+    from rankbind.finding import Finding
+    from rankbind.launch.reading import Subject
     from rankbind.report.result import Result
 
 _DEFAULT_FILE = "topology.toml"
 _FILE_VARIABLE = "RANKBIND_TOPOLOGY"
-_STDIN = "-"
 
 
-@click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.command(cls=subjects.Launching)
+@click.argument("files", metavar="[FILE...]", nargs=-1)
+@subjects.about_engines
+@click.option("--apart", is_flag=True, help="The deployments share no host: check each for itself.")
+@click.option("--suggest", is_flag=True, help="Say which ports to move, as little as can be, so that none collide.")
 @click.option("--format", "style", type=FORMATS, default="text", show_default=True, help="For a person or a program.")
 @click.option("--ignore", "ignored", metavar="CODE", multiple=True, help="Leave out findings of this code. Repeatable.")
 @click.option("--code", metavar="PATH_OR_PACKAGE", help="Compare with what singleton_per(...) says in this code.")
 @click.pass_context
 def check(
-    context: click.Context, files: tuple[str, ...], style: str, ignored: tuple[str, ...], code: str | None
+    context: click.Context,
+    files: tuple[str, ...],
+    engine: str | None,
+    versions: tuple[str, ...],
+    apart: bool,
+    suggest: bool,
+    style: str,
+    ignored: tuple[str, ...],
+    code: str | None,
 ) -> None:
-    """Check topology files: owners, endpoints, sites that must agree, placement.
+    """Check launches and topology files: owners, endpoints, sites that must agree, placement.
 
-    FILE is TOML, YAML or JSON; - reads TOML from standard input.
+    FILE is a topology file (TOML, YAML, JSON), or what holds launch commands: a shell or SLURM script, a compose file,
+    Kubernetes manifests; - is standard input. COMMAND is a launch command itself.
     """
+    from rankbind.launch.reading import judge
     from rankbind.report import machine, text
     from rankbind.report.result import exit_status
 
@@ -49,42 +63,53 @@ def check(
         from rankbind.check.code import read as read_code
 
         read = read_code(code)
-    results = [_check(file, skip, read) for file in dict.fromkeys(files)]
+    found = subjects.read(context, files, engine, versions)
+    judged = judge(found, together=not apart)
+    results = [_result(subject, findings, skip, read) for subject, findings in zip(found, judged, strict=True)]
     write(machine.render(results) if style == "json" else text.render(results, width=columns(), colour=colours()))
     context.exit(exit_status(results))
 
 
-@click.command()
-@click.argument("file", metavar="FILE")
+@click.command(cls=subjects.Launching)
+@subjects.takes_one
 @click.option("--format", "style", type=FORMATS, default="text", show_default=True, help="For a person or a program.")
 @click.option("--resource", metavar="NAME", help="Only this resource.")
 @click.option("--host", metavar="NAME", help="Only what runs on this host.")
 @click.pass_context
-def plan(context: click.Context, file: str, style: str, resource: str | None, host: str | None) -> None:
+def plan(context: click.Context, subject: Subject, style: str, resource: str | None, host: str | None) -> None:
     """Show which rank takes which address on which host."""
     from rankbind.report import plan as table
 
-    found = _plan(context, file)
+    found = _plan(subject)
     if resource is not None:
-        _choose("resource", resource, [known.name for known in found.job.resources], file)
+        _choose("resource", resource, [known.name for known in found.job.resources], subject.shown)
     if host is not None:
-        _choose("host", host, [known.name for known in found.job.topology.hosts], file)
+        _choose("host", host, [known.name for known in found.job.topology.hosts], subject.shown)
     entries = table.entries(found, resource, host)
     if style == "json":
-        write(table.to_json(entries, found.declaration.document.file))
+        write(table.to_json(entries, subject.shown))
     elif sys.stdout.isatty():
         write(table.to_terminal(entries, columns() or 80, colour=colours()))
     else:
         write(table.to_text(entries))
     untold = table.untold(found)
     if untold:
-        told = f"rankbind: not all of {', '.join(untold)} can be told; `rankbind check {file}` says why"
+        told = f"rankbind: not all of {', '.join(untold)} can be told; `rankbind check {subject.file}` says why"
         click.echo(told, err=True)
         context.exit(2)
 
 
-@click.command()
-@click.argument("file", metavar="FILE")
+@click.command(cls=subjects.Launching)
+@subjects.takes_one
+def export(subject: Subject) -> None:
+    """Write the topology file that a launch implies: what `check` checks, to be read, kept and changed."""
+    if subject.draft is None:
+        raise click.UsageError(f"{subject.file} is a topology file already")
+    write(subject.draft.to_toml())
+
+
+@click.command(cls=subjects.Launching)
+@subjects.takes_one
 @click.option("--hosts", type=click.Choice(["namespaces", "here"]), help="Where hosts are. Default: what can be had.")
 @click.option("--shift", type=int, metavar="N", help="Bind each port N further up, or down.")
 @click.option("--ports", type=click.Choice(["declared", "free"]), default="declared", show_default=True)
@@ -93,7 +118,7 @@ def plan(context: click.Context, file: str, style: str, resource: str | None, ho
 @click.pass_context
 def rehearse(
     context: click.Context,
-    file: str,
+    subject: Subject,
     hosts: Literal["namespaces", "here"] | None,
     shift: int | None,
     ports: str,
@@ -111,22 +136,31 @@ def rehearse(
 
     if shift is not None and ports == "free":
         raise click.UsageError("--shift moves the declared ports, and --ports free takes others: give one of them")
-    declaration = _plan(context, file).declaration
     try:
-        seen = play(declaration, Wishes(hosts, shift, ports == "free", timeout))
+        seen = play(_plan(subject).declaration, Wishes(hosts, shift, ports == "free", timeout))
     except RehearsalError as error:
-        click.echo(f"rankbind: cannot rehearse {file}: {error}", err=True)
+        click.echo(f"rankbind: cannot rehearse {subject.shown}: {error}", err=True)
         context.exit(2)
     write(report.to_json(seen) if style == "json" else report.to_text(seen, width=columns(), colour=colours()))
     context.exit(int(seen.failed))
 
 
-@click.command()
+@click.command(cls=subjects.Launching)
 @click.argument("subject", metavar="[CODE|RESOURCE]", required=False)
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Why this rank owns the resource, or does not.")
 @click.option("--file", metavar="FILE", help=f"The topology file. Default: ${_FILE_VARIABLE}, or {_DEFAULT_FILE}.")
+@subjects.about_engines
+@subjects.about_deployment
 @click.pass_context
-def explain(context: click.Context, subject: str | None, rank: int | None, file: str | None) -> None:
+def explain(
+    context: click.Context,
+    subject: str | None,
+    rank: int | None,
+    file: str | None,
+    engine: str | None,
+    versions: tuple[str, ...],
+    deployment: str | None,
+) -> None:
     """Explain a finding's code (RB201), or who owns a resource and why; without either, list the codes."""
     if subject is None:
         if rank is not None or file is not None:
@@ -140,12 +174,15 @@ def explain(context: click.Context, subject: str | None, rank: int | None, file:
         return
     from rankbind.report.explain import rank_text, resource_text
 
-    chosen = file or os.environ.get(_FILE_VARIABLE) or _DEFAULT_FILE
-    if file is None and not Path(chosen).exists():
-        raise click.UsageError(
-            f"there is no {chosen}: name the topology file with --file (or give a code, as in RB201)"
-        )
-    found = _plan(context, chosen)
+    chosen = file
+    if file is None and not subjects.launch(context):
+        chosen = os.environ.get(_FILE_VARIABLE) or _DEFAULT_FILE
+        if not Path(chosen).exists():
+            raise click.UsageError(
+                f"there is no {chosen}: name the topology file with --file (or give a code, as in RB201)"
+            )
+    about = subjects.one(context, chosen, engine, versions, deployment)
+    found, chosen = _plan(about), about.shown
     _choose("resource", subject, [known.name for known in found.job.resources], chosen)
     resource = found.job.resource(subject)
     if rank is None:
@@ -157,68 +194,36 @@ def explain(context: click.Context, subject: str | None, rank: int | None, file:
     write(rank_text(found, resource, rank, width=columns(), colour=colours()))
 
 
-def _check(file: str, skip: frozenset[str], code: Code | None) -> Result:
-    from rankbind.check import run
-    from rankbind.errors import ConfigError
-    from rankbind.finding import Finding
+def _result(subject: Subject, findings: tuple[Finding, ...], skip: frozenset[str], code: Code | None) -> Result:
     from rankbind.report.result import Result
 
-    shown, text = _named(file)
-    try:
-        declaration = _read(shown, text)
-    except ConfigError as error:
-        return Result(shown, tuple(found for found in error.findings if isinstance(found, Finding)), text=text)
-    findings, compared = run(declaration), None
-    if code is not None:
+    compared = None
+    if code is not None and subject.declaration is not None:
         from rankbind.check.code import compare
 
-        more, compared = compare(declaration, code)
+        more, compared = compare(subject.declaration, code)
         findings += more
     kept = tuple(finding for finding in findings if finding.code not in skip)
-    topology = declaration.job.topology
+    job = None if subject.declaration is None else subject.declaration.job
+    nothing = None if subject.draft is None else 0
     return Result(
-        shown,
+        subject.file,
         kept,
-        resources=len(declaration.job.resources),
-        ranks=topology.size,
-        hosts=len(topology.hosts),
+        resources=nothing if job is None else len(job.resources),
+        ranks=nothing if job is None else job.topology.size,
+        hosts=nothing if job is None else len(job.topology.hosts),
         declarations=compared,
         ignored=len(findings) - len(kept),
-        text=declaration.document.text,
+        text=subject.text,
+        deployment=subject.name,
     )
 
 
-def _plan(context: click.Context, file: str) -> Plan:
-    """The expanded job of a file; says what is wrong with the file and exits where it cannot be used."""
+def _plan(subject: Subject) -> Plan:
     from rankbind.check.plan import Plan
-    from rankbind.errors import ConfigError
-    from rankbind.finding import Finding
-    from rankbind.report import style, text
-    from rankbind.report.result import Result
 
-    shown, given = _named(file)
-    try:
-        return Plan(_read(shown, given))
-    except ConfigError as error:
-        findings = tuple(found for found in error.findings if isinstance(found, Finding))
-        width, colour = style.width_of(sys.stderr), style.wants_colour(sys.stderr)
-        shown_text = text.render([Result(shown, findings, text=given)], width=width, colour=colour)
-        click.echo(shown_text, err=True, nl=False, color=True)
-        context.exit(2)
-
-
-def _named(file: str) -> tuple[str, str | None]:
-    """What a file is called in findings, and its text where only we can have it."""
-    if file != _STDIN:
-        return file, None
-    # Bytes that are no UTF-8 become what the reader refuses, with their place.
-    return "<stdin>", sys.stdin.buffer.read().decode("utf-8-sig", "surrogateescape")
-
-
-def _read(file: str, text: str | None) -> Declaration:
-    from rankbind import config
-
-    return config.read(file) if text is None else config.parse(text, file)
+    assert subject.declaration is not None, "one that cannot be used was shown to be wrong"
+    return Plan(subject.declaration)
 
 
 def _explain_code(given: str) -> None:

@@ -68,6 +68,7 @@ class Draft:
     def resource(
         self,
         name: str,
+        /,
         *words: Word,
         owner: Mapping[str, int | Sequence[int]] | None = None,
         about: str = "",
@@ -195,7 +196,9 @@ def _key(name: str) -> str:
 def _toml(value: Any) -> str:
     """A value in TOML; long lists in lines of their own."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + " }" if value else "{}"
+        )
     if isinstance(value, list | tuple):
         items = [_toml(item) for item in value]
         line = f"[{', '.join(items)}]"

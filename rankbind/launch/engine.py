@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
@@ -56,7 +57,9 @@ def find(name: str) -> Engine:
     known = installed()
     if name not in known:
         others = f"; installed: {', '.join(sorted(known))}" if known else ""
-        raise LaunchError(f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (the engine itself is not needed)")
+        raise LaunchError(
+            f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (the engine itself is not needed)"
+        )
     return _load(name)
 
 
@@ -79,12 +82,43 @@ def _load(name: str) -> Engine:
 
 
 def recognise(words: Sequence[str]) -> Engine | None:
-    """The engine that a command with these words starts; None where it starts none that is known."""
+    """The engine that a command with these words starts; None where it starts none that is known.
+
+    Raises:
+        LaunchError: none starts, and there is a reader that cannot be loaded.
+    """
+    broken: LaunchError | None = None
     for name in sorted(installed()):
-        engine = _load(name)
-        if engine.starts(words):
-            return engine
+        try:
+            engine = _load(name)
+        except LaunchError as error:
+            broken = error
+        else:
+            if engine.starts(words):
+                return engine
+    if broken is not None:
+        raise broken
     return None
+
+
+def release(engine: Engine, version: str) -> str:
+    """The release of `engine` whose rules hold for `version`: itself, or the nearest before it.
+
+    Raises:
+        LaunchError: it is no version, or older than the oldest that is known.
+    """
+    wanted = _numbers(version)
+    known = [other for other in engine.versions if _numbers(other) <= wanted]
+    if not wanted or not known:
+        what = "is older than what can be read" if wanted else "is no version"
+        raise LaunchError(f"{engine.title} {version} {what}: {engine.versions[0]} to {engine.versions[-1]}")
+    return max(known, key=_numbers)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``0.5.13`` of ``v0.5.13.post1``: what releases are ordered by."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
 def python_module(words: Sequence[str]) -> tuple[str, int] | None:
@@ -107,5 +141,7 @@ def version_of(image: str | None, versions: Sequence[str]) -> str | None:
     if not colon or "/" in tag:
         return None
     tag = tag.removeprefix("v")
-    fitting = [known for known in versions if tag == known or tag.startswith((f"{known}-", f"{known}.post", f"{known}_"))]
+    fitting = [
+        known for known in versions if tag == known or tag.startswith((f"{known}-", f"{known}.post", f"{known}_"))
+    ]
     return max(fitting, key=len, default=None)

@@ -25,6 +25,7 @@ def dump(data: Any) -> str:
 def _file(result: Result) -> dict[str, Any]:
     return {
         "file": result.file,
+        "deployment": result.deployment,
         "verdict": result.verdict,
         "resources": result.resources,
         "ranks": result.ranks,

@@ -1,4 +1,4 @@
-"""What a check of one file gave, before it is shown: the verdict, the findings, and the texts they point into."""
+"""What a check of one deployment gave, before it is shown: verdict, findings, and the texts they point into."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _LARGEST_SOURCE = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A checked file.
+    """A checked deployment: a topology file, or what launch commands start.
 
     Attributes:
         file: as the user named it.
         findings: all that are to be shown.
-        resources, ranks, hosts: how many the file declares; None when it cannot be used.
+        resources, ranks, hosts: how many the file declares; None when it cannot be used, 0 for a launch that its
+            engine refuses.
         declarations: how many ``singleton_per`` of the code were compared; None when no code was given.
         ignored: how many findings were left out because their code is ignored.
         text: the file's own text; None when it cannot be read.
+        deployment: tells it from the others of the same file; None where it is alone.
     """
 
     file: str
@@ -36,6 +38,7 @@ class Result:
     declarations: int | None = None
     ignored: int = 0
     text: str | None = None
+    deployment: str | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -252,11 +252,12 @@ def _summary(results: Sequence[Result], width: int | None) -> Iterator[Row]:
         style = "bold green"
     else:
         troubled = sum(1 for result in results if result.findings)
-        text = f"{', '.join(counted)} in {_count(troubled, 'file')}"
+        what = _what(results)
+        text = f"{', '.join(counted)} in {_count(troubled, what)}"
         if by_verdict["unchecked"] and len(results) == 1:
             text += ", which could not be checked"
         elif by_verdict["unchecked"]:
-            text += f"; {_count(by_verdict['unchecked'], 'file')} could not be checked"
+            text += f"; {_count(by_verdict['unchecked'], what)} could not be checked"
         if by_verdict["clean"]:
             text += f"; {by_verdict['clean']} clean"
         style = _COLOURS[next(level for level in Level if levels[level])] if counted else "bold red"
@@ -265,10 +266,14 @@ def _summary(results: Sequence[Result], width: int | None) -> Iterator[Row]:
     yield from (((style, line),) for line in wrap(text, width))
 
 
+def _what(results: Sequence[Result]) -> str:
+    return "deployment" if any(result.deployment is not None for result in results) else "file"
+
+
 def _size(results: Sequence[Result]) -> str:
     parts = []
     if len(results) > 1:
-        parts.append(_count(len(results), "file"))
+        parts.append(_count(len(results), _what(results)))
     parts += [
         _count(sum(getattr(result, key) or 0 for result in results), key[:-1])
         for key in ("resources", "ranks", "hosts")

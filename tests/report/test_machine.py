@@ -33,6 +33,7 @@ def test_the_whole_shape() -> None:
         "files": [
             {
                 "file": "t.toml",
+                "deployment": None,
                 "verdict": "findings",
                 "resources": 1,
                 "ranks": 8,
@@ -53,6 +54,7 @@ def test_the_whole_shape() -> None:
             },
             {
                 "file": "gone.toml",
+                "deployment": None,
                 "verdict": "unchecked",
                 "resources": None,
                 "ranks": None,

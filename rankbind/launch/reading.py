@@ -1,0 +1,227 @@
+"""From files and commands to what is checked: the one way for the command line, a preflight and a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rankbind import check, config
+from rankbind.check.plan import Plan
+from rankbind.config import Declaration
+from rankbind.errors import ConfigError, LaunchError
+from rankbind.finding import Finding, Label
+from rankbind.launch import engine as engines
+from rankbind.launch import sources
+from rankbind.launch.command import TYPED, Command
+from rankbind.launch.draft import Draft
+from rankbind.launch.engine import Engine
+from rankbind.source import Span, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One deployment: a topology file, or what commands start.
+
+    Attributes:
+        file: where it is from, as the user named it; `TYPED` for a command that stands in no file.
+        name: tells it from the others of the same file; None where it is alone.
+        declaration: what it declares; None where that cannot be told, and `findings` say why.
+        findings: what reading it gave.
+        text: the text its spans point into, where only we can have it.
+        draft: what its commands imply; None for a topology file.
+    """
+
+    file: str
+    name: str | None = None
+    declaration: Declaration | None = None
+    findings: tuple[Finding, ...] = ()
+    text: str | None = None
+    draft: Draft | None = None
+
+    @property
+    def shown(self) -> str:
+        """What findings and reports call it."""
+        return self.file if self.name is None else f"{self.file} [{self.name}]"
+
+    def checked(self, plan: Plan | None = None) -> tuple[Finding, ...]:
+        """Everything that is wrong with it.
+
+        Args:
+            plan: of `declaration`, where it is made already.
+        """
+        if self.declaration is None:
+            return self.findings
+        found = check.run(self.declaration, plan)
+        return self.findings + tuple(self._advised(finding) for finding in found)
+
+    def _advised(self, finding: Finding) -> Finding:
+        """With what to do about it, in the words of whoever wrote a command."""
+        if self.draft is None:
+            return finding
+        named = [*finding.facts.get("resources", ()), finding.facts.get("resource")]
+        for resource in named:
+            for code in (finding.code, finding.family):
+                if (resource, code) in self.draft.remedies:
+                    return replace(finding, fix=self.draft.remedies[resource, code])
+        # What else a rule has to say is how to write a topology file, and there is none.
+        return replace(finding, fix=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file that is given, by name. `text`: what is in it, where it cannot be read again (standard input)."""
+
+    file: str
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user said about engines.
+
+    Attributes:
+        engine: the only one whose commands are read; None: whichever starts.
+        versions: the release of each engine by its name.
+    """
+
+    engine: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Choice | None = None) -> list[Subject]:
+    """The deployments in files, and the one that `command` starts, in the order in which they are given.
+
+    Raises:
+        LaunchError: an engine is chosen that nobody can read, or a release that its reader does not reach; `command`
+            starts no engine.
+    """
+    choice = choice or Choice()
+    if choice.engine is not None:
+        engines.find(choice.engine)
+    found: list[Subject] = []
+    commands: list[Command] = []
+    order: dict[str, int] = {}
+    for given in inputs:
+        order.setdefault(given.file, len(order))
+        subject, more = _file(given, choice)
+        found += [subject] if subject else []
+        commands += more
+    if command is not None:
+        order.setdefault(TYPED, len(order))
+        if _engine(command, choice) is None:
+            raise LaunchError(_unknown(command, choice))
+        commands.append(command)
+    texts = {given.file: given.text for given in inputs} | ({TYPED: command.text} if command else {})
+    launched = _launched(commands, choice, texts)
+    # What is remarked of a file that can be used is told with the first that it starts.
+    remarks = {
+        subject.file: subject.findings
+        for subject in found
+        if subject.declaration is None and not any(finding.fails for finding in subject.findings)
+    }
+    for at, subject in enumerate(launched):
+        if subject.file in remarks:
+            launched[at] = replace(subject, findings=remarks.pop(subject.file) + subject.findings)
+            found = [other for other in found if other.file != subject.file]
+    return sorted(found + launched, key=lambda subject: order[subject.file])
+
+
+def judge(found: Sequence[Subject], *, together: bool = True) -> list[tuple[Finding, ...]]:
+    """Everything that is wrong with each of `found`, and, where they run `together`, between them.
+
+    What is between two of them is told with the later one.
+    """
+    plans = [None if subject.declaration is None else Plan(subject.declaration) for subject in found]
+    judged = [list(subject.checked(plan)) for subject, plan in zip(found, plans, strict=True)]
+    usable = [(at, plan) for at, plan in enumerate(plans) if plan is not None]
+    if together and len(usable) > 1:
+        from rankbind.check.deployments import between
+
+        for finding in between([plan for _, plan in usable], [found[at].shown for at, _ in usable]):
+            judged[usable[max(finding.facts["deployments"])][0]].append(finding)
+    return [tuple(findings) for findings in judged]
+
+
+def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, text: str | None = None) -> Subject:
+    """What a draft declares, unless its engine would stop before it comes to that."""
+    declaration = None if draft.refused else draft.declaration()
+    return Subject(file or draft.origin.file, name, declaration, tuple(draft.findings), text, draft)
+
+
+def _file(given: Input, choice: Choice) -> tuple[Subject | None, list[Command]]:
+    """What a file declares, or is wrong with it, and the commands in it. It is a topology file unless seen not to be."""
+    start = Label(Span(given.file, 1, 1))
+    try:
+        text = read_text(given.file) if given.text is None else given.text
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        unread = Finding("RB901", f"cannot read {given.file}: {reason}", labels=(start,))
+        return Subject(given.file, findings=(unread,)), []
+    if sources.kind_of(given.file, text) in (None, "topology"):
+        try:
+            return Subject(given.file, declaration=config.parse(text, given.file), text=text), []
+        except ConfigError as error:
+            findings = tuple(found for found in error.findings if isinstance(found, Finding))
+            return Subject(given.file, findings=findings, text=text), []
+    read = sources.commands(given.file, text)
+    started = [command for command in read.commands if _engine(command, choice)]
+    findings = read.findings if started or read.findings else (Finding("RB907", _nothing(choice), labels=(start,)),)
+    return Subject(given.file, findings=findings, text=text) if findings else None, started
+
+
+def _nothing(choice: Choice) -> str:
+    known = ", ".join(sorted(engines.installed())) or "none is installed: pip install rankbind-sglang rankbind-vllm"
+    return f"no command here starts {choice.engine or f'an engine that can be read ({known})'}"
+
+
+def _launched(commands: Sequence[Command], choice: Choice, texts: Mapping[str, str | None]) -> list[Subject]:
+    by_engine: dict[str, tuple[Engine, list[Command]]] = {}
+    for command in commands:
+        engine = _engine(command, choice)
+        if engine is not None:
+            by_engine.setdefault(engine.name, (engine, []))[1].append(command)
+    drafts = [
+        draft
+        for name, (engine, started) in by_engine.items()
+        for draft in engine.read(started, _release(engine, choice.versions.get(name)))
+    ]
+    files = [draft.origin.file for draft in drafts]
+    names = _names(drafts)
+    return [
+        of_draft(
+            draft, name=names[at] if files.count(draft.origin.file) > 1 else None, text=texts.get(draft.origin.file)
+        )
+        for at, draft in enumerate(drafts)
+    ]
+
+
+def _names(drafts: Sequence[Draft]) -> list[str]:
+    """What tells the drafts of a file apart: the names that people gave them, else their lines."""
+    wished = [draft.commands[0].name or f"line {draft.origin.line}" for draft in drafts]
+    seen: dict[tuple[str, str], int] = {}
+    names = []
+    for draft, name in zip(drafts, wished, strict=True):
+        seen[draft.origin.file, name] = count = seen.get((draft.origin.file, name), 0) + 1
+        names.append(name if count == 1 else f"{name}, {count}")
+    return names
+
+
+def _engine(command: Command, choice: Choice) -> Engine | None:
+    if choice.engine is None:
+        return engines.recognise(command.texts)
+    engine = engines.find(choice.engine)
+    return engine if engine.starts(command.texts) else None
+
+
+def _release(engine: Engine, version: str | None) -> str | None:
+    return None if version is None else engines.release(engine, version)
+
+
+def _unknown(command: Command, choice: Choice) -> str:
+    shown = " ".join(command.texts[:4]) + (" ..." if len(command.texts) > 4 else "")
+    if choice.engine is not None:
+        return f"`{shown}` does not start {engines.find(choice.engine).title}"
+    known = sorted(engines.installed())
+    if not known:
+        return "no engine's reader is installed: `pip install rankbind-sglang rankbind-vllm` (the engines are not needed)"
+    return f"`{shown}` starts no engine that can be read; installed: {', '.join(known)}"

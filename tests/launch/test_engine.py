@@ -1,0 +1,138 @@
+"""Engines found by their entry points."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rankbind.errors import LaunchError
+from rankbind.launch import engine as engines
+from rankbind.launch.engine import find, installed, python_module, recognise, release, version_of
+
+Install = Callable[[str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a distribution with one engine where Python finds it."""
+
+    def put(name: str, source: str) -> None:
+        module = f"rankbind_test_{name}"
+        (tmp_path / f"{module}.py").write_text(source)
+        folder = tmp_path / f"{module}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[{engines.GROUP}]\n{name} = {module}:ENGINE\n")
+        forget()
+
+    def forget() -> None:
+        installed.cache_clear()
+        engines._load.cache_clear()
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield put
+    for module in [name for name in sys.modules if name.startswith("rankbind_test_")]:
+        del sys.modules[module]
+    forget()
+
+
+ENGINE = """
+class Engine:
+    name, title, versions = "tiny", "Tiny", ("1.0", "1.2", "1.10")
+    def starts(self, words):
+        return words[:1] == ("tiny",)
+    def read(self, commands, version):
+        return []
+ENGINE = Engine()
+"""
+
+
+def test_an_engine_is_found_by_its_name_and_by_its_command(install: Install) -> None:
+    install("tiny", ENGINE)
+
+    assert "tiny" in installed()
+    assert find("tiny").title == "Tiny"
+    found = recognise(("tiny", "--port", "1"))
+    assert found is not None and found.name == "tiny"
+    assert recognise(("other",)) is None
+
+
+def test_a_reader_that_is_broken_is_in_nobodys_way(install: Install) -> None:
+    install("broken", "ENGINE = 1")
+    install("tiny", ENGINE)
+
+    found = recognise(("tiny",))
+    assert found is not None and found.name == "tiny"
+    with pytest.raises(LaunchError, match="is no rankbind engine"):
+        recognise(("other",))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("import nowhere_to_be_found", "cannot be loaded: No module named"), ("ENGINE = 1", "is no rankbind engine")],
+)
+def test_a_reader_that_is_broken_is_named(install: Install, source: str, message: str) -> None:
+    install("broken", source)
+
+    with pytest.raises(LaunchError, match=message) as caught:
+        find("broken")
+    assert "rankbind_test_broken:ENGINE" in str(caught.value)
+
+
+def test_a_reader_that_is_missing_is_to_be_installed() -> None:
+    with pytest.raises(LaunchError, match="no reader for nothing is installed.*pip install rankbind-nothing"):
+        find("nothing")
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [("1.0", "1.0"), ("1.1", "1.0"), ("1.9.9", "1.2"), ("v1.10.post1", "1.10"), ("1.10rc1", "1.10"), ("2", "1.10")],
+)
+def test_the_nearest_release_before(install: Install, version: str, wanted: str) -> None:
+    install("tiny", ENGINE)
+
+    assert release(find("tiny"), version) == wanted
+
+
+@pytest.mark.parametrize(("version", "message"), [("0.9", "is older than what can be read"), ("main", "is no version")])
+def test_a_release_that_nobody_knows(install: Install, version: str, message: str) -> None:
+    install("tiny", ENGINE)
+
+    with pytest.raises(LaunchError, match=f"Tiny {version} {message}: 1.0 to 1.10"):
+        release(find("tiny"), version)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["python", "-m", "a.b", "--x"], ("a.b", 3)),
+        (["/usr/bin/python3.11", "-u", "-m", "a.b"], ("a.b", 4)),
+        (["python3", "-ma.b", "--x"], ("a.b", 2)),
+        (["python", "a.py", "-m", "a.b"], None),
+        (["python", "-m"], None),
+        (["vllm", "-m", "a.b"], None),
+        ([], None),
+    ],
+)
+def test_the_module_of_a_command(words: list[str], found: tuple[str, int] | None) -> None:
+    assert python_module(words) == found
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("lab/engine:v0.5.14-cu129", "0.5.14"),
+        ("lab/engine:v0.5.1", "0.5.1"),
+        ("lab/engine:0.5.14.post1", "0.5.14"),
+        ("lab/engine:latest", None),
+        ("lab/engine", None),
+        ("host:5000/engine", None),
+        ("lab/engine:v0.5.140", None),
+        (None, None),
+    ],
+)
+def test_the_release_in_the_tag_of_an_image(image: str | None, version: str | None) -> None:
+    assert version_of(image, ["0.5.1", "0.5.14"]) == version
