@@ -139,8 +139,9 @@ def init(
         hosts: the placement, as `Topology` takes it. It overrules the file's and the launcher's. Left out with `axes`,
             it is the launcher's, or unknown.
         coordinates: indices on the axes; some are enough, if they decide what is asked later.
-        device_mesh: a ``torch.distributed`` DeviceMesh of the whole world with ``mesh_dim_names``. Read once, here.
-        process_groups: a ``torch.distributed`` process group for each axis: those that this process is in.
+        device_mesh: a ``torch.distributed`` DeviceMesh, or a part of one, as `Topology.from_device_mesh` reads it.
+        process_groups: a ``torch.distributed`` process group for each axis: those that this process is in. Those of the
+            others are taken to be alike, as nothing is communicated here; `Topology.from_process_groups` looks.
         deployment: what to call this launch, to tell its claims from those of others on the same hosts. Left out, it is
             that of ``RANKBIND_DEPLOYMENT``, else of the topology file, else ``default``.
 
@@ -157,25 +158,23 @@ def init(
     said = [] if rank is None else [Statement(f"init(rank={rank})", {"rank": rank})]
     if coordinates is not None:
         said.append(Statement(f"init(coordinates={dict(coordinates)})", coordinates))
-    seen: dict[str, int] = {}
-    if device_mesh is not None:
-        seen, statement = launcher.from_mesh(device_mesh)
-        said.append(statement)
+    torchs = [launcher.from_mesh(device_mesh)] if device_mesh is not None else []
     if process_groups is not None:
-        found, statement = launcher.from_groups(process_groups)
-        seen = seen or found
-        said.append(statement)
+        torchs.append(launcher.from_groups(process_groups))
+    said += [statement for _, statement in torchs]
     if not said:
         _state.refuse_inherited()
     job = _load(source) if source is not None else None
-    if job is None and (axes is not None or seen):
-        job = Topology(axes if axes is not None else seen, views, hosts={})
-    for axis, size in seen.items():
-        if job is not None and _topology(job).sizes.get(axis) != size:
-            raise IdentityError(
-                f"{said[-1].said}: the topology has no axis {axis} of size {size} ({_sizes(_topology(job))})"
-            )
-    who = _resolve(job, said, hosts, placed=source is not None)
+    if job is None and (axes is not None or torchs):
+        job = Topology(axes, views, hosts={}) if axes is not None else torchs[0][0]
+    for topology, statement in torchs:
+        for axis in statement.at.keys() & topology.sizes.keys():
+            if job is not None and _topology(job).sizes.get(axis) != topology.sizes[axis]:
+                raise IdentityError(
+                    f"{statement.said}: the topology has no axis {axis} of size {topology.sizes[axis]} "
+                    f"({_sizes(_topology(job))})"
+                )
+    who = _resolve(job, said, hosts, placed=source is not None and job is not None and bool(_topology(job).hosts))
     return _state.install(who if deployment is None else replace(who, deployment=_named(deployment, "init")))
 
 

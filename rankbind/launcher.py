@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
-from rankbind.errors import IdentityError
+from rankbind import layout, mesh
+from rankbind.errors import IdentityError, TopologyError
 from rankbind.topology import Topology
 
 
@@ -175,53 +174,35 @@ def _open_mpi() -> Statement | None:
     return replace(said, blocks=(local,)) if local == said.size else said
 
 
-def from_mesh(mesh: Any) -> tuple[dict[str, int], Statement]:
-    """Axes and coordinates of a ``DeviceMesh`` of the whole world, the axes in the order in which they count ranks.
+def from_mesh(device_mesh: Any) -> tuple[Topology, Statement]:
+    """The topology of a ``DeviceMesh``, or of the mesh that it is a part of, and the place of this process in it.
 
     Raises:
-        IdentityError: it has no dimension names, leaves ranks out, or numbers them in no order of its dimensions.
+        IdentityError: it has no dimension names, leaves ranks out, or numbers them in no order of axes.
     """
-    names = mesh.mesh_dim_names
-    if not names:
-        raise IdentityError("the DeviceMesh has no mesh_dim_names: name its dimensions, they become the axes")
-    at, ranks = mesh.get_coordinate(), mesh.mesh
-    if at is None:
-        raise IdentityError(f"rank {mesh.get_rank()} is not part of the DeviceMesh {tuple(names)}")
-    strides = [int(ranks.select(dim, 1).min()) if size > 1 else 0 for dim, size in enumerate(ranks.shape)]
-    order = sorted(range(len(names)), key=lambda dim: -strides[dim])
-    world = sys.modules["torch.distributed"].get_world_size()
-    if ranks.permute(order).flatten().tolist() != list(range(world)):
-        raise IdentityError(
-            f"the DeviceMesh {dict(zip(names, ranks.shape, strict=True))} does not count all {world} ranks in order: "
-            "give init the mesh of the whole world, or axes and coordinates"
-        )
-    axes = {names[dim]: int(ranks.shape[dim]) for dim in order}
-    found = {names[dim]: int(at[dim]) for dim in order}
-    return axes, Statement(f"DeviceMesh {axes} at {found}", found | {"rank": mesh.get_rank()}, world)
+    try:
+        topology, (_, rank, _) = Topology.from_device_mesh(device_mesh), mesh.own_groups({})
+    except TopologyError as error:
+        raise IdentityError(f"device_mesh: {error}") from error
+    return topology, _stated("DeviceMesh", topology, topology.axes, rank)
 
 
-def from_groups(groups: Mapping[str, Any]) -> tuple[dict[str, int], Statement]:
-    """Axes and coordinates from one process group for each axis, in the order in which they count ranks.
+def from_groups(groups: Mapping[str, Any]) -> tuple[Topology, Statement]:
+    """The topology of which this process's groups are axes, if those of the others are alike, and its place in it.
 
     Raises:
         IdentityError: this process is in none of them, or they are not the axes of the whole world.
     """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None:
-        raise IdentityError("process_groups are torch.distributed's, which this process has not imported")
-    members = {name: dist.get_process_group_ranks(group) for name, group in groups.items()}
-    rank, world = dist.get_rank(), dist.get_world_size()
-    for name, ranks in members.items():
-        if rank not in ranks:
-            raise IdentityError(f"rank {rank} is not part of the process group given for axis {name} ({ranks})")
-    strides = {name: ranks[1] - ranks[0] if len(ranks) > 1 else 0 for name, ranks in members.items()}
-    axes = {name: len(members[name]) for name in sorted(members, key=lambda name: -strides[name])}
-    at = {name: members[name].index(rank) for name in axes}
-    topology = Topology(axes) if prod(axes.values()) == world else None
-    for name, ranks in members.items():
-        if topology is None or ranks != [topology.rank(at | {name: index}) for index in range(axes[name])]:
-            raise IdentityError(
-                f"the process groups {members} are not the axes of one world of {world} ranks: "
-                "give one group for each axis, or axes and coordinates"
-            )
-    return axes, Statement(f"process groups {axes} at {at}", at | {"rank": rank}, world)
+    try:
+        own, rank, world = mesh.own_groups(groups)
+        topology = Topology.from_layout(layout.explain({name: [group] for name, group in own.items()}, world), {})
+    except TopologyError as error:
+        raise IdentityError(f"process_groups: {error}") from error
+    return topology, _stated("process groups", topology, own, rank)
+
+
+def _stated(what: str, topology: Topology, names: Iterable[str], rank: int) -> Statement:
+    at = topology.coordinates(rank)
+    sizes = {name: topology.sizes[name] for name in topology.sizes if name in names}
+    found = {name: at[name] for name in sizes}
+    return Statement(f"{what} {sizes} at {found}", found | {"rank": rank}, topology.size)

@@ -14,6 +14,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from rankbind import layout, mesh
 from rankbind.errors import ScopeError, TopologyError, UnknownAxisError
 
 MAX_RANKS = 1 << 20
@@ -130,6 +131,78 @@ class Topology:
         set_(self, "_strides", MappingProxyType(strides))
         set_(self, "_home", MappingProxyType(home))
         set_(self, "_hosts", _place(self.size, hosts))
+
+    @classmethod
+    def from_groups(
+        cls, groups: layout.Groups, hosts: int | Sequence[int] | Mapping[str, Iterable[int]] = 1
+    ) -> Topology:
+        """The topology in which ``Scope(name).groups`` are `groups`, for each name.
+
+        ``{"tp": [[0, 1], [2, 3]], "pp": [[0, 2], [1, 3]]}`` is ``Topology({"pp": 2, "tp": 2})``. The earliest names
+        that make up the world become its axes, the others views of them, together where they fit into one.
+
+        Args:
+            groups: by axis, all its groups, each in the order in which the axis counts.
+            hosts: as in `Topology`.
+
+        Raises:
+            TopologyError: a rank is missing or in two groups of an axis, or no axes explain the groups. Then the
+                message names two ranks: where one of them would have to be elsewhere, or which no group tells apart.
+        """
+        return cls.from_layout(layout.explain(groups, layout.check_complete(groups)), hosts)
+
+    @classmethod
+    def from_device_mesh(
+        cls,
+        device_mesh: Any,
+        names: Sequence[str] | None = None,
+        hosts: int | Sequence[int] | Mapping[str, Iterable[int]] | None = None,
+    ) -> Topology:
+        """The topology of a ``torch.distributed`` DeviceMesh of the whole world; of a part, that of the mesh it is of.
+
+        Its dimensions become the axes, in the order in which they count ranks, and those that were flattened or
+        unflattened so far become views. Nothing is communicated.
+
+        Args:
+            device_mesh: with ``mesh_dim_names``; what was sliced, flattened or unflattened from one serves as well.
+            names: for the dimensions of a mesh that has no names, or others than these.
+            hosts: as in `Topology`. Left out, they are not known: `rankbind.init` takes the launcher's.
+
+        Raises:
+            TopologyError: there are no names, a rank of the job has no place in the mesh, or no axes explain it. The
+                message names the ranks.
+        """
+        found = mesh.read(device_mesh, names)
+        return cls.from_layout(layout.explain(found.groups, found.world), {} if hosts is None else hosts)
+
+    @classmethod
+    def from_process_groups(
+        cls,
+        process_groups: Mapping[str, Any],
+        hosts: int | Sequence[int] | Mapping[str, Iterable[int]] | None = None,
+        timeout: float = mesh.TIMEOUT,
+    ) -> Topology:
+        """The topology of a job from the ``torch.distributed`` process groups that each rank is in.
+
+        Every rank has to call it, with the same names: they tell each other by way of the job's store. Where it fails,
+        it fails on every rank.
+
+        Args:
+            process_groups: by axis, the group that this process is in; see `from_groups`.
+            hosts: as in `Topology`. Left out, they are the network namespaces that the ranks are found in.
+            timeout: seconds that the slowest rank may take to call it.
+
+        Raises:
+            TopologyError: torch.distributed is not initialised, a rank does not call, the ranks do not agree, or as
+                `from_groups`.
+        """
+        groups, found = mesh.gather_groups(process_groups, timeout)
+        return cls.from_groups(groups, found if hosts is None else hosts)
+
+    @classmethod
+    def from_layout(cls, found: layout.Layout, hosts: int | Sequence[int] | Mapping[str, Iterable[int]]) -> Topology:
+        """The topology with the axes and views of a `layout.Layout`."""
+        return cls(found.axes, {name: View(cut.of, cut.axes) for name, cut in found.views.items()}, hosts)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Topology is immutable: cannot set {name}")

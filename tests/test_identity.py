@@ -508,7 +508,7 @@ def main(rank, path):
     assert who.rank == rank
     reset()
     for wrong in (
-        dict(device_mesh=mesh["tp"]),
+        dict(device_mesh=dist.device_mesh.DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",))),
         dict(process_groups={"tp": groups["tp"]}),
         dict(device_mesh=mesh, rank=(rank + 1) % 4),
         dict(source=rankbind.Topology({"pp": 4, "tp": 2}), device_mesh=mesh),
