@@ -136,6 +136,7 @@ class _Resource(_Model):
     same_owner_as: StrictStr | None = Field(default=None, alias="with")
     ipv6: StrictBool = False
     v6only: StrictBool = False
+    authenticated: StrictBool | None = None
 
 
 class _File(_Model):
@@ -411,6 +412,7 @@ class _Builder:
             entry.ipv6,
             entry.v6only,
             entry.process,
+            entry.authenticated,
         )
 
     def _several_hosts(self) -> bool:

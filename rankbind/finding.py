@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def family(self) -> str:
-        """RB1 ownership, RB2 endpoints, RB4 sites that must agree, RB6 placement, RB9 the file."""
+        """RB1 owners, RB2 endpoints, RB3 exposure, RB4 sites, RB5 deployments, RB6 placement, RB9 the file."""
         return self.code[:3]
 
     @property

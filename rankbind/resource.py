@@ -11,7 +11,6 @@ from rankbind.scope import Gate, Scope
 from rankbind.template import Template
 from rankbind.topology import Topology
 
-
 Kind: TypeAlias = Literal["endpoint", "name", "path", "device"]
 
 
@@ -74,6 +73,7 @@ class Resource:
         shared: sharing that is meant: ``inherited`` (one listener passed on by fork) or ``reuseport``.
         ipv6, v6only: socket options of its endpoints, see `Endpoint`.
         process: which process takes it, for people, where it is not the rank itself but one beside it.
+        authenticated: whether its endpoints ask who is there before they believe what they are sent; None: not said.
     """
 
     name: str
@@ -86,17 +86,18 @@ class Resource:
     ipv6: bool = False
     v6only: bool = False
     process: str | None = None
+    authenticated: bool | None = None
 
     def claimed(self) -> Iterator[tuple[str, Address]]:
         """What its owner claims on its host, each with its role, numbered from the second of a role on: ``bind 2``.
 
-        None of what is shared on purpose, or reaches beyond the host.
+        None of what is shared on purpose, or reaches beyond the host. No probe, which nobody keeps; no device, whose
+        number means something only to the process that sees it.
         """
         seen: dict[str, int] = {}
         for address in self.addresses if self.shared is None else ():
-            if address.role == "probe":
-                continue
-            if address.kind == "endpoint" or (address.kind == "path" and address.scope == "host"):
+            held = address.kind == "endpoint" and address.role != "probe"
+            if held or (address.kind == "path" and address.scope == "host"):
                 seen[address.role] = count = seen.get(address.role, 0) + 1
                 yield address.role if count == 1 else f"{address.role} {count}", address
 

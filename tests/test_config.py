@@ -54,6 +54,15 @@ EVERYTHING: dict[str, Any] = {
         "cache": {"owner": {"attn_tp": 0, "rank": [0, 1]}, "with": "kv-events"},
         "log": {"owner": {}, "path": "log-{rank}", "name": "n{rank}", "scope": "shared", "once_per": []},
         "any": {"singleton_per": {"group": "world", "rank": "any"}, "name": "x"},
+        "http": {
+            "owner": {"rank": 0},
+            "bind": "tcp://*:30000",
+            "probe": ["tcp://*:30001", "tcp://127.0.0.1:{30002 + rank}"],
+            "process": "HTTP server",
+            "authenticated": False,
+            "connect": {"to": "tcp://a:30000", "by": "a router", "axes": {}},
+        },
+        "weights": {"owner": {}, "device": "gpu {local_rank}", "authenticated": True},
     },
 }
 
@@ -156,6 +165,24 @@ def test_everything_that_can_be_said(ending: str) -> None:
                 once_per=(),
             ),
             Resource("any", Scope("world", "any"), (Address("name", Template("x"), "name", "shared"),)),
+            Resource(
+                "http",
+                Gate({"rank": 0}),
+                (
+                    Address("bind", Template("tcp://*:30000")),
+                    Address("probe", Template("tcp://*:30001")),
+                    Address("probe", Template("tcp://127.0.0.1:{30002 + rank}")),
+                ),
+                (Consumer(Template("tcp://a:30000"), axes={}, by="a router"),),
+                process="HTTP server",
+                authenticated=False,
+            ),
+            Resource(
+                "weights",
+                Gate({}),
+                (Address("device", Template("gpu {local_rank}"), "device", "host"),),
+                authenticated=True,
+            ),
         ),
         HostFacts(
             (10000, 61000),
@@ -238,6 +265,20 @@ def test_how_far_an_address_reaches() -> None:
     ]
     found = resource("owner = {}\nscope = 'host'\nname = 'n'\npath = 'p'\n[hosts]\ncount = 2")
     assert [at.scope for at in found.addresses] == ["host", "host"]
+
+
+def test_what_is_said_of_processes_and_devices_is_text_and_of_authentication_yes_or_no() -> None:
+    found = resource("owner = {}\ndevice = ['gpu 0', 'gpu 1']\nbind = 'tcp://*:1'")
+    assert [(address.role, address.kind, address.scope) for address in found.addresses] == [
+        ("bind", "endpoint", "host"),
+        ("device", "device", "host"),
+        ("device", "device", "host"),
+    ]
+    assert (found.process, found.authenticated) == (None, None)
+    assert places(f"{KV}owner = {{}}\nprocess = 1\nauthenticated = 'no'") == [("RB903", 6, 11), ("RB903", 7, 17)]
+    # A device belongs to its host, and a probe is an endpoint.
+    assert places(f"{KV}owner = {{}}\ndevice = 'gpu 0'\nscope = 'shared'") == [("RB903", 7, 1)]
+    assert places(f"{KV}owner = {{}}\nprobe = '30000'") == [("RB904", 6, 10)]
 
 
 def test_null_is_as_if_it_were_not_there() -> None:

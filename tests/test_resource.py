@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankbind.resource import Address, Consumer, HostFacts, Job, ReservedPorts, Resource
+from rankbind.resource import Address, Consumer, HostFacts, Job, Kind, ReservedPorts, Resource
 from rankbind.scope import Gate, Scope
 from rankbind.template import Template
 from rankbind.topology import Topology, View
@@ -24,8 +25,13 @@ KV_EVENTS = Resource(
         Address("replay", Template("tcp://*:{5657 + attn_dp}")),
         Address("path", Template("/dev/shm/kv-{attn_dp}"), "path", "shared"),
     ),
-    (Consumer(Template("tcp://10.0.0.1:{5557 + dp}"), axes={"dp": 2}), Consumer(Template("x"), gate=Gate({"tp": 0}))),
+    (
+        Consumer(Template("tcp://10.0.0.1:{5557 + dp}"), axes={"dp": 2}, by="router"),
+        Consumer(Template("x"), gate=Gate({"tp": 0})),
+    ),
     once_per=("attn_dp",),
+    process="scheduler",
+    authenticated=False,
 )
 JOB = Job(
     Topology({"pp": 2, "tp": 4}, {"attention": View("tp", {"attn_dp": 2, "attn_tp": 2})}, hosts=2),
@@ -47,6 +53,20 @@ def test_the_addresses_of_the_owners() -> None:
         ["tcp://*:5557", "tcp://*:5657", "/dev/shm/kv-0"],
         ["tcp://*:5558", "tcp://*:5658", "/dev/shm/kv-1"],
     ]
+
+
+def test_what_is_claimed_is_what_somebody_keeps() -> None:
+    def address(role: str, text: str, kind: Kind = "endpoint", scope: Literal["host", "shared"] = "host") -> Address:
+        return Address(role, Template(text), kind, scope)
+
+    bind, more, replay = address("bind", "tcp://*:1"), address("bind", "tcp://*:2"), address("replay", "tcp://*:3")
+    path, far = address("path", "/x", "path"), address("path", "/y", "path", "shared")
+    name, device = address("name", "n", "name", "shared"), address("device", "gpu 0", "device")
+    probes = address("probe", "tcp://*:4"), address("probe", "tcp://*:5")
+    every = (bind, *probes, more, replay, name, far, path, device)
+    expected = [("bind", bind), ("bind 2", more), ("replay", replay), ("path", path)]
+    assert list(Resource("x", Gate({}), every).claimed()) == expected
+    assert list(Resource("x", Gate({}), every, shared="inherited").claimed()) == []
 
 
 def test_the_variables_of_a_template_are_torchruns_names_the_coordinates_and_the_sizes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankbind.check import dialling, endpoints, ownership, placement, sites
+from rankbind.check import dialling, endpoints, exposure, ownership, placement, sites
 from rankbind.check.plan import Plan, Unreadable
 from rankbind.config import Declaration
 from rankbind.errors import TemplateError
@@ -24,6 +24,7 @@ def run(declaration: Declaration, plan: Plan | None = None) -> tuple[Finding, ..
         *ownership.findings(plan),
         *endpoints.findings(plan),
         *dialling.findings(plan),
+        *exposure.findings(plan),
         *sites.findings(plan),
         *placement.findings(plan),
         *_unreadable(plan),

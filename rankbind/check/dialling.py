@@ -193,7 +193,7 @@ def _on_other_hosts(plan: Plan, resource: Resource, dialled: list[Dialled], boun
     endpoints = list(dict.fromkeys(str(d.endpoint) for d in found))
     yield Finding(
         "RB211",
-        f"{resource.name}: the consumer dials {few(endpoints)} on its own host, and hosts {few(hosts)} listen: "
+        f"{resource.name}: {_outsider(found)} dials {few(endpoints)} on its own host, and hosts {few(hosts)} listen: "
         + ("it reaches one of them only" if certain else "one process reaches one of them only"),
         Level.ERROR if certain else Level.NOTE,
         labels=(
@@ -254,12 +254,25 @@ def own_host(plan: Plan, to: Endpoint) -> bool:
 
 def _who(found: list[Dialled]) -> str:
     ranks = [d.rank for d in found if d.rank is not None]
-    return who(ranks, "dial") if ranks else "the consumer dials"
+    if not ranks:
+        return f"{_outsider(found)} dials"
+    by = _by(found)
+    return f"{ranks_text(ranks)} ({by}) dial{'s' * (len(set(ranks)) == 1)}" if by else who(ranks, "dial")
 
 
 def _dialler(found: list[Dialled]) -> str:
     ranks = [d.rank for d in found if d.rank is not None]
-    return ranks_text(ranks) if ranks else "a consumer outside the job"
+    return ranks_text(ranks) if ranks else _by(found) or "a consumer outside the job"
+
+
+def _outsider(found: list[Dialled]) -> str:
+    return _by(found) or "the consumer"
+
+
+def _by(found: list[Dialled]) -> str | None:
+    """Who dials, in the words of the file, where they all are that."""
+    said = {d.consumer.by for d in found}
+    return said.pop() if len(said) == 1 else None
 
 
 def _consumer_labels(plan: Plan, resource: Resource, found: list[Dialled]) -> tuple[Label, ...]:

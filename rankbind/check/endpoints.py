@@ -12,19 +12,23 @@ from rankbind.check.ownership import free_along, hosts_text, singleton, spelled
 from rankbind.check.plan import Binding, Plan
 from rankbind.endpoint import EPHEMERAL_PORTS, IPC_PATH_BYTES, MAX_PORT, UNPRIVILEGED_PORT_START, Endpoint
 from rankbind.errors import ScopeError
-from rankbind.finding import Finding, Level, few, ranks_text, who
+from rankbind.finding import Finding, Level, few, ranks_text
 from rankbind.resource import Address, Resource
 from rankbind.scope import Gate, Scope
 
+SILENT = "the kernel does not refuse the second bind of an ipc path: it takes the path over, and the first goes deaf"
 _SHOWN = 4
 
 
 def findings(plan: Plan) -> Iterator[Finding]:
-    """RB201 to RB209, RB212 to RB214."""
+    """RB201 to RB209, RB212 to RB214; RB604, which is found with them."""
     yield from _clashes(plan)
+    bound: dict[tuple[int, int], list[Binding]] = {}
+    for b in plan.bindings:
+        bound.setdefault((id(b.resource), id(b.address)), []).append(b)
     for resource in plan.job.resources:
         for address in resource.addresses:
-            bindings = [b for b in plan.bindings if b.resource is resource and b.address is address]
+            bindings = bound.get((id(resource), id(address)), [])
             for rule in _RULES:
                 yield from rule(plan, resource, address, bindings)
 
@@ -58,16 +62,14 @@ def _clash_finding(plan: Plan, found: list[Clash]) -> Finding:
     pairs = sum(clash.count for clash in found)
     free = free_along(plan.job.topology, [row["ranks"] for row in together], a.resource)
     # Two who look for a free port in one range may miss each other.
-    drawn = all(_is_range(clash.a) and _is_range(clash.b) for clash in found)
+    drawn = all(is_range(clash.a) and is_range(clash.b) for clash in found)
     details = [_row_text(plan, row, a, same) for row in together[: _SHOWN if len(together) > 1 else 0]]
     if len(together) > _SHOWN:
         details.append(f"... {len(together)} addresses and {pairs} pairs in all")
     if first.silent and a.endpoint is not None:
-        details.append(
-            "the kernel does not refuse the second bind of an ipc path: it takes the path over, and the first goes deaf"
-        )
+        details.append(SILENT)
     labels = (
-        *plan.address_label(a.resource, a.address, "bound here" if a.endpoint else "claimed here"),
+        *plan.address_label(a.resource, a.address, f"{done(a)} here"),
         *(
             plan.owner_label(a.resource, f"lets {ranks_text(together[0]['ranks'])} through")
             if same
@@ -81,9 +83,8 @@ def _clash_finding(plan: Plan, found: list[Clash]) -> Finding:
         "axes": list(free),
         "silent": first.silent,
     }
-    code = "RB212" if a.endpoint is None and b.endpoint is None else "RB202" if first.silent else "RB201"
     return Finding(
-        code,
+        _code(first),
         _same_text(plan, first, together[0], free) if same else _two_text(plan, a, b),
         Level.WARNING if drawn else Level.ERROR,
         labels=labels,
@@ -91,6 +92,14 @@ def _clash_finding(plan: Plan, found: list[Clash]) -> Finding:
         details=tuple(details),
         fix=_clash_fix(plan, found, free) if same else _apart(plan, a, b),
     )
+
+
+def _code(clash: Clash) -> str:
+    if clash.a.address.kind == "device":
+        return "RB604"
+    if clash.a.endpoint is None and clash.b.endpoint is None:
+        return "RB212"
+    return "RB202" if clash.silent else "RB201"
 
 
 def _together(plan: Plan, found: list[Clash]) -> list[dict[str, Any]]:
@@ -121,8 +130,7 @@ def _together(plan: Plan, found: list[Clash]) -> list[dict[str, Any]]:
 def _same_text(plan: Plan, clash: Clash, row: Mapping[str, Any], free: tuple[str, ...]) -> str:
     """What is said when one address comes out the same for several owners."""
     a, b = clash.a, clash.b
-    verb, after = _verb(a)
-    text = f"{a.resource.name}: {who(row['ranks'], verb)}{after} {a.text}"
+    text = f"{a.resource.name}: {takers(a.resource, row['ranks'], verb(a))} {a.text}"
     if a.rank == b.rank:
         return f"{text} {'twice' if a.node == b.node else 'on ' + hosts_text(plan, [a.rank])}"
     text += f" on host {row['host']}" if a.address.scope == "host" else ""
@@ -136,9 +144,8 @@ def _two_text(plan: Plan, a: Binding, b: Binding) -> str:
     """What is said when two different addresses meet."""
     host = f" on host {plan.host_name(a.node)}" if a.address.scope == "host" else ""
     if a.text == b.text:
-        verb, after = _verb(a)
-        return f"{_owner(a)} and {_owner(b)} both {verb}{after} {a.text}{host}"
-    one, other = (f"{_owner(x)} {verb}s{after} {x.text}" for x in (a, b) for verb, after in [_verb(x)])
+        return f"{_owner(a)} and {_owner(b)} both {verb(a)} {a.text}{host}"
+    one, other = (f"{_owner(x)} {verb(x, singular=True)} {x.text}" for x in (a, b))
     return f"{one} and {other}{host}; the two overlap"
 
 
@@ -156,15 +163,54 @@ def _row_text(plan: Plan, row: Mapping[str, Any], a: Binding, same: bool) -> str
 
 
 def _owner(binding: Binding) -> str:
-    role = "" if binding.address.role in ("bind", "name", "path") else f" ({binding.address.role})"
-    return f"{binding.resource.name}{role} of rank {binding.rank}"
+    role = "" if binding.address.role in _PLAIN else f" ({binding.address.role})"
+    return f"{binding.resource.name}{role} of {ranks_of(binding.resource, [binding.rank])}"
 
 
-def _verb(binding: Binding) -> tuple[str, str]:
-    return ("claim", "") if binding.endpoint is None else ("draw", " from") if _is_range(binding) else ("bind", "")
+def verb(binding: Binding, *, singular: bool = False) -> str:
+    """What is done to an address: ``bind``, ``draw from``."""
+    word, after = _VERBS[_doing(binding)][:2]
+    return f"{word}{'s' * singular}{after}"
 
 
-def _is_range(binding: Binding) -> bool:
+def done(binding: Binding) -> str:
+    """The same as a participle, for a label."""
+    return _VERBS[_doing(binding)][2]
+
+
+def _doing(binding: Binding) -> str:
+    if binding.probe:
+        return "probe"
+    if binding.endpoint is None:
+        return binding.address.kind
+    return "range" if is_range(binding) else "bind"
+
+
+_VERBS = {
+    "bind": ("bind", "", "bound"),
+    "range": ("draw", " from", "bound"),
+    "probe": ("probe", "", "probed"),
+    "name": ("claim", "", "claimed"),
+    "path": ("claim", "", "claimed"),
+    "device": ("take", "", "taken"),
+}
+_PLAIN = ("bind", "name", "path", "device")
+"""Roles that go without saying."""
+
+
+def takers(resource: Resource, ranks: Sequence[int], verb: str) -> str:
+    """``rank 0 (tokenizer manager) binds``: as `who`, with the process that does it."""
+    first, _, after = verb.partition(" ")
+    return f"{ranks_of(resource, ranks)} {first}{'s' * (len(set(ranks)) == 1)}{' ' * bool(after)}{after}"
+
+
+def ranks_of(resource: Resource, ranks: Sequence[int]) -> str:
+    """``ranks 0, 4 (tokenizer manager)``."""
+    return ranks_text(ranks) + (f" ({resource.process})" if resource.process else "")
+
+
+def is_range(binding: Binding) -> bool:
+    """Whether some port of several is taken."""
     return binding.endpoint is not None and binding.endpoint.first != binding.endpoint.last
 
 
@@ -184,6 +230,8 @@ def _clash_fix(plan: Plan, found: list[Clash], free: tuple[str, ...]) -> str | N
         if a.rank != b.rank:
             return None
         return "bind different addresses" if a.node == b.node else "give each rank to one host"
+    if a.address.kind == "device":
+        return "give each rank of a host a device of its own: {local_rank} tells them apart"
     promised = set(a.resource.once_per or ())
     if a.resource.once_per is not None and promised.isdisjoint(free):
         # The promise says who should own: RB102 proposes the same, and other addresses would not keep it.
@@ -244,7 +292,7 @@ def _vary(plan: Plan, binding: Binding, free: tuple[str, ...]) -> str:
         else str(step)
     )
     term = offset if step == 1 and not named else f"{_factor(offset)} * {by}"
-    if _is_range(binding):
+    if is_range(binding):
         return f"add {term} to both ends of the range"
     return f"add a term for {' and '.join(free)} to the address: {{... + {term}}}"
 
@@ -264,6 +312,7 @@ def _factor(expression: str) -> str:
 def _apart(plan: Plan, a: Binding, b: Binding) -> str | None:
     """Where the second resource could go: the nearest ports that nobody of the job binds."""
     if a.endpoint is None or b.endpoint is None or a.endpoint.transport != "tcp":
+        # A path may meet a socket's.
         return f"give the two different {'addresses' if a.endpoint or b.endpoint else f'{a.address.kind}s'}"
 
     def ports(of: Binding) -> list[tuple[int, int]]:
@@ -289,7 +338,7 @@ def _apart(plan: Plan, a: Binding, b: Binding) -> str | None:
 
 
 def _role(resource: Resource, address: Address) -> str:
-    return resource.name if address.role in ("bind", "name", "path") else f"{address.role} of {resource.name}"
+    return resource.name if address.role in _PLAIN else f"{address.role} of {resource.name}"
 
 
 def _port_text(first: int, last: int) -> str:
@@ -312,6 +361,10 @@ def _about(plan: Plan, resource: Resource, address: Address, found: list[Binding
     }
 
 
+def _verb(found: list[Binding]) -> str:
+    return "probe" if found[0].probe else "bind"
+
+
 def _ranks(bindings: Iterable[Binding]) -> list[int]:
     return sorted({binding.rank for binding in bindings})
 
@@ -328,7 +381,9 @@ def _past_the_end(plan: Plan, resource: Resource, address: Address, bindings: li
             "RB203",
             f"{resource.name}: {ranks_text(_ranks(found))} would need port{'s' * (len(ports) > 1)} "
             f"{few([str(port) for port in ports])}; ports are 0..{MAX_PORT}",
-            details=("libzmq refuses 65536 and keeps the low 16 bits of anything beyond: 65537 listens on port 1",),
+            details=()
+            if found[0].probe
+            else ("libzmq refuses 65536 and keeps the low 16 bits of anything beyond: 65537 listens on port 1",),
             fix=f"lower the base by at least {ports[-1] - MAX_PORT}" if ports[0] >= 0 else None,
             **_about(plan, resource, address, found, ports=ports),
         )
@@ -341,7 +396,7 @@ def _port_zero(plan: Plan, resource: Resource, address: Address, bindings: list[
         yield Finding(
             "RB214",
             f"{resource.name}: port 0 asks the kernel for a port and cannot carry an offset: "
-            f"{ranks_text(_ranks(others))} would bind {few([str(e.first) for _, e in _tcp(others)])}",
+            f"{ranks_text(_ranks(others))} would {_verb(others)} {few([str(e.first) for _, e in _tcp(others)])}",
             fix=f"leave 0 alone on every rank ({zero[0].text}) and publish what was bound, or start from a real base",
             **_about(plan, resource, address, others),
         )
@@ -359,7 +414,7 @@ def _privileged(plan: Plan, resource: Resource, address: Address, bindings: list
         level, how = _assumed(declared)
         yield Finding(
             "RB204",
-            f"{resource.name}: {who(_ranks(found), 'bind')} a port below {start}, "
+            f"{resource.name}: {takers(resource, _ranks(found), _verb(found))} a port below {start}, "
             f"which needs CAP_NET_BIND_SERVICE{how}",
             level,
             fix=f"take a port from {start} on, or say hosts.unprivileged_port_start",
@@ -375,7 +430,7 @@ def _ephemeral(plan: Plan, resource: Resource, address: Address, bindings: list[
         level, how = _assumed(declared)
         yield Finding(
             "RB205",
-            f"{resource.name}: {who(_ranks(found), 'bind')} inside {low}..{high}, "
+            f"{resource.name}: {takers(resource, _ranks(found), _verb(found))} inside {low}..{high}, "
             f"the hosts' range for outgoing connections{how}: any of them may hold the port first",
             level,
             fix=f"take a port below {low}, or list it in net.ipv4.ip_local_reserved_ports and say hosts.ephemeral",
@@ -409,7 +464,7 @@ def _relative_path(plan: Plan, resource: Resource, address: Address, bindings: l
 
 
 def _needs_ipv6(plan: Plan, resource: Resource, address: Address, bindings: list[Binding]) -> Iterator[Finding]:
-    found = [b for b, e in _tcp(bindings) if e.needs_ipv6 and not e.ipv6]
+    found = [b for b, e in _tcp(bindings) if e.needs_ipv6 and not e.ipv6 and not b.probe]
     if found:
         yield Finding(
             "RB209",
@@ -429,7 +484,8 @@ def _reserved(plan: Plan, resource: Resource, address: Address, bindings: list[B
             ports = _port_text(first, last)
             yield Finding(
                 "RB213",
-                f"{resource.name}: {who(_ranks(found), 'bind')} inside {ports}, which {reserved.holder} draws from",
+                f"{resource.name}: {takers(resource, _ranks(found), _verb(found))} inside {ports}, "
+                f"which {reserved.holder} draws from",
                 fix=f"take ports outside {ports}",
                 **about,
             )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
 from rankbind.config import Declaration
 from rankbind.endpoint import Endpoint
-from rankbind.errors import EndpointError, ScopeError, TemplateError, UnknownAxisError
+from rankbind.errors import EndpointError, ScopeError, TemplateError
 from rankbind.finding import Label
 from rankbind.resource import Address, Consumer, Job, Resource
-from rankbind.scope import Gate
+from rankbind.scope import Gate, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,27 @@ class Binding:
     """One address that one process takes.
 
     Attributes:
-        node: index of the host it runs on.
+        node: index of the host it runs on; `host` is its name.
         text: the address with the rank's numbers in it.
-        endpoint: the same, parsed; None for a name or a path.
+        endpoint: the same, parsed; None for a name, a path or a device.
         election: which group of a ``rank="any"`` scope it stands for; of those with one election only one ever binds.
+        deployment: which of several plans it belongs to, where they are looked at together.
     """
 
     resource: Resource
     address: Address
     rank: int
     node: int
+    host: str
     text: str
     endpoint: Endpoint | None
     election: int | None = None
+    deployment: int = 0
+
+    @property
+    def probe(self) -> bool:
+        """Whether the address is only looked at when the job starts: it has to be free then, and nobody keeps it."""
+        return self.address.role == "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +84,13 @@ class Plan:
         self.unreadable: list[Unreadable] = []
         self.incomplete: set[str] = set()
         self._variables: dict[tuple[int, int], Mapping[str, int]] = {}
+        self._known: dict[Scope | Gate, tuple[int, ...] | None] = {}
         for resource in self.job.resources:
-            try:
-                self.owners[resource.name] = resource.owner.owners(self.job.topology)
-            except ScopeError:
+            owners = self._who(resource.owner)
+            if owners is None:
                 self.incomplete.add(resource.name)
+            else:
+                self.owners[resource.name] = owners
         self.bindings: tuple[Binding, ...] = tuple(self._bind())
         self.dialled: tuple[Dialled, ...] = tuple(self._dial())
 
@@ -120,6 +130,15 @@ class Plan:
                 found[rank].append(node)
         return {rank: tuple(nodes) for rank, nodes in found.items()}
 
+    def _who(self, owner: Scope | Gate) -> tuple[int, ...] | None:
+        """The ranks that are let through; None where that cannot be told. Many resources have one owner."""
+        if owner not in self._known:
+            try:
+                self._known[owner] = owner.owners(self.job.topology)
+            except ScopeError:
+                self._known[owner] = None
+        return self._known[owner]
+
     def _bind(self) -> Iterator[Binding]:
         topology = self.job.topology
         for resource in self.job.resources:
@@ -128,25 +147,23 @@ class Plan:
                 for number, group in enumerate(resource.owner.groups(topology)):
                     elections.update(dict.fromkeys(group.members, number))
             for address in resource.addresses:
+                names = tuple(address.template.names)
+                known: dict[Hashable, tuple[str, Endpoint | None]] = {}
                 for rank in self.owners.get(resource.name, ()):
                     for node in self.nodes[rank]:
-                        read = self._render(resource, address, rank, node)
-                        if read is not None:
-                            yield Binding(resource, address, rank, node, *read, elections.get(rank))
-
-    def _render(self, resource: Resource, address: Address, rank: int, node: int) -> tuple[str, Endpoint | None] | None:
-        variables = self._at(rank, node)
-        if not address.template.names.keys() <= variables.keys():
-            self.incomplete.add(resource.name)
-            return None
-        try:
-            text = address.template.render(variables)
-            if address.kind != "endpoint":
-                return text, None
-            return text, Endpoint.parse(text, ipv6=resource.ipv6, v6only=resource.v6only)
-        except (TemplateError, EndpointError) as error:
-            self._give_up(resource, address, rank, error)
-            return None
+                        at = self._at(rank, node)
+                        if not all(name in at for name in names):
+                            self.incomplete.add(resource.name)
+                            continue
+                        key = tuple(at[name] for name in names)
+                        try:
+                            if key not in known:
+                                known[key] = _read(resource, address, at)
+                        except (TemplateError, EndpointError) as error:
+                            self._give_up(resource, address, rank, error)
+                            continue
+                        host = topology.hosts[node].name
+                        yield Binding(resource, address, rank, node, host, *known[key], elections.get(rank))
 
     def _give_up(
         self, resource: Resource, at: Address | Consumer, rank: int | None, error: TemplateError | EndpointError
@@ -179,9 +196,8 @@ class Plan:
     ) -> Iterator[tuple[Mapping[str, int], Mapping[str, int], int | None, int | None]]:
         topology = self.job.topology
         if consumer.axes is None:
-            try:
-                ranks = consumer.gate.owners(topology)
-            except UnknownAxisError:
+            ranks = self._who(consumer.gate)
+            if ranks is None:
                 self.incomplete.add(resource.name)
                 return
             for rank in ranks:
@@ -198,3 +214,11 @@ class Plan:
                 None,
                 None,
             )
+
+
+def _read(resource: Resource, address: Address, at: Mapping[str, int]) -> tuple[str, Endpoint | None]:
+    """An address with numbers in it, and what it says."""
+    text = address.template.render(at)
+    if address.kind != "endpoint":
+        return text, None
+    return text, Endpoint.parse(text, ipv6=resource.ipv6, v6only=resource.v6only)

@@ -112,7 +112,7 @@ def _ephemeral() -> tuple[int, int]:
 
 
 def _tcp(plan: Plan) -> Iterator[Endpoint]:
-    for each in (*(b.endpoint for b in plan.bindings), *(d.endpoint for d in plan.dialled)):
+    for each in (*(b.endpoint for b in plan.bindings if not b.probe), *(d.endpoint for d in plan.dialled)):
         if each is not None and each.transport == "tcp":
             yield each
 
@@ -142,7 +142,8 @@ class Cast:
         self.whole = sum(len(host.ranks) for host in plan.job.topology.hosts) <= ALL_RANKS
         self.bindings: dict[tuple[int, int], list[tuple[int, Binding]]] = {}
         for number, binding in enumerate(plan.bindings):
-            self.bindings.setdefault((binding.node, binding.rank), []).append((number, binding))
+            if not binding.probe:  # nobody keeps what is only looked at
+                self.bindings.setdefault((binding.node, binding.rank), []).append((number, binding))
         self.hosts = tuple(tuple(self._addresses(node)) for node in range(len(plan.job.topology.hosts)))
         taken = [each for host in self.hosts for each in host]
         self.network = free_network(taken, len(self.hosts)) if namespaces else ""
@@ -164,7 +165,7 @@ class Cast:
                 f"it takes {len(parts)} processes at once, and at most {MOST_PROCESSES} are started: rehearse a "
                 "smaller job of the same shape (fewer replicas, fewer hosts)"
             )
-        files = (b.endpoint.file for b in self.plan.bindings if b.node in nodes and b.endpoint is not None)
+        files = (b.endpoint.file for b in self.plan.bindings if b.node in nodes and b.endpoint and not b.probe)
         return Order(
             parts,
             self.folder,
@@ -334,7 +335,8 @@ class Cast:
         """Addresses by which a host goes besides those that every host has; played here, those that are bound."""
         plan = self.plan
         given = plan.job.facts.addresses.get(plan.host_name(node), ()) if self.namespaces else ()
-        bound = [b.endpoint.address for b in plan.bindings if b.node == node and b.endpoint and b.endpoint.host]
+        mine = (b.endpoint for b in plan.bindings if b.node == node and not b.probe)
+        bound = [each.address for each in mine if each and each.host]
         for each in dict.fromkeys((*(Endpoint("tcp", name).address for name in given), *bound)):
             if isinstance(each, IPv4Address | IPv6Address) and not each.is_loopback and not each.is_unspecified:
                 yield str(each)

@@ -6,15 +6,38 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from rankbind.check.suggest import Suggestion
 from rankbind.finding import Finding
 from rankbind.report.result import Result
 
 VERSION = 1
 
 
-def render(results: Sequence[Result]) -> str:
-    """One object with every file, its verdict and its findings; ends with a newline."""
-    return dump({"version": VERSION, "files": [_file(result) for result in results]})
+def render(results: Sequence[Result], suggestion: Suggestion | None = None, names: Sequence[str] = ()) -> str:
+    """One object with every file, its verdict and its findings; ends with a newline.
+
+    Args:
+        suggestion: which ports to move, where somebody asked.
+        names: what its deployments are called, by their numbers.
+    """
+    asked = {} if suggestion is None else {"suggestion": _suggestion(suggestion, names)}
+    return dump({"version": VERSION, "files": [_file(result) for result in results], **asked})
+
+
+def _suggestion(suggestion: Suggestion, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "moves": [
+            {
+                "deployment": names[move.deployment],
+                "flag": move.knob.flag,
+                "value": move.knob.value,
+                "new": move.new,
+            }
+            for move in suggestion.moves
+        ],
+        "exact": suggestion.exact,
+        "left": [_finding(finding) for finding in suggestion.left],
+    }
 
 
 def dump(data: Any) -> str:

@@ -9,7 +9,7 @@ from rankbind.check.plan import Plan
 from rankbind.report import machine
 from rankbind.report.style import Row, cells, paint, safe, wrap
 
-_HEADINGS = ("resource", "address", "rank", "host", "coordinates", "endpoint")
+_HEADINGS = ("resource", "address", "rank", "process", "host", "coordinates", "endpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,11 @@ class Entry:
     """One line of the plan.
 
     Attributes:
-        role: which address of the resource (``bind``, ``replay``, ``name``, ``path``); empty for one that has none.
+        role: which address of the resource (``bind``, ``replay``, ``name``, ...); empty for one that has none.
         host: name of the host; None for a rank that runs nowhere.
         text: the address on that rank; None where there is none.
         candidate: whether it takes the address only if it is elected (``rank="any"``).
+        process: which process takes it, where it is one beside the rank.
     """
 
     resource: str
@@ -30,6 +31,7 @@ class Entry:
     coordinates: Mapping[str, int]
     text: str | None
     candidate: bool = False
+    process: str | None = None
 
 
 def entries(plan: Plan, resource: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
@@ -54,13 +56,16 @@ def _entries(plan: Plan) -> Iterator[Entry]:
                 topology.coordinates(binding.rank),
                 binding.text,
                 binding.election is not None,
+                resource.process,
             )
         bound = {binding.rank for binding in bindings}
         for rank in plan.owners.get(resource.name, ()):
             if rank not in bound:
                 for node in plan.nodes[rank] or (None,):
                     name = None if node is None else plan.host_name(node)
-                    yield Entry(resource.name, "", rank, name, topology.coordinates(rank), None)
+                    yield Entry(
+                        resource.name, "", rank, name, topology.coordinates(rank), None, process=resource.process
+                    )
 
 
 def untold(plan: Plan) -> tuple[str, ...]:
@@ -90,6 +95,7 @@ def to_json(found: tuple[Entry, ...], file: str) -> str:
                     "resource": entry.resource,
                     "address": entry.role or None,
                     "rank": entry.rank,
+                    "process": entry.process,
                     "host": entry.host,
                     "coordinates": dict(entry.coordinates),
                     "endpoint": entry.text,
@@ -102,13 +108,16 @@ def to_json(found: tuple[Entry, ...], file: str) -> str:
 
 
 def to_text(found: tuple[Entry, ...]) -> str:
-    """Aligned columns under a line of headings, nothing cut; no value but the last has a space in it."""
-    return paint(_table([_HEADINGS, *map(_cells, found)]), colour=False)
+    """Aligned columns under a line of headings, nothing cut; no value but the last has a space in it.
+
+    There is a column of processes only where some take what is not taken by the rank itself.
+    """
+    return paint(_table(_rows(found)), colour=False)
 
 
 def to_terminal(found: tuple[Entry, ...], width: int, *, colour: bool) -> str:
     """The same for a person: as a table where that fits in `width` columns, one below the other where it does not."""
-    rows = [_HEADINGS, *map(_cells, found)]
+    rows = _rows(found)
     table = _table(rows)
     if max(sum(cells(text) for _, text in row) for row in table) > width:
         return paint(_stacked(found, width), colour=colour)
@@ -118,17 +127,25 @@ def to_terminal(found: tuple[Entry, ...], width: int, *, colour: bool) -> str:
         if before is not None and cut[0] != before:
             shown.append(())
         shown.append(row)
-        before = None if cut is _HEADINGS else cut[0]
+        before = None if cut is rows[0] else cut[0]
     return paint(shown, colour=colour)
 
 
+def _rows(found: tuple[Entry, ...]) -> list[tuple[str, ...]]:
+    rows = [_HEADINGS, *map(_cells, found)]
+    if any(entry.process for entry in found):
+        return rows
+    at = _HEADINGS.index("process")
+    return [(*row[:at], *row[at + 1 :]) for row in rows]
+
+
 def _table(rows: Sequence[tuple[str, ...]]) -> list[Row]:
-    widths = [max(cells(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    last = len(_HEADINGS) - 1
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    last = len(widths) - 1
     return [
         [
             (
-                _style(column, heading=row is _HEADINGS),
+                "bold" if row is rows[0] or column == last else "",
                 text + (" " * (width - cells(text) + 2) if column < last else ""),
             )
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
@@ -137,19 +154,16 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[Row]:
     ]
 
 
-def _style(column: int, *, heading: bool) -> str:
-    return "bold" if heading or _HEADINGS[column] == "endpoint" else ""
-
-
 def _stacked(found: tuple[Entry, ...], width: int) -> Iterator[Row]:
     before = None
     for entry in found:
-        resource, role, rank, host, coordinates, text = _cells(entry)
+        resource, role, rank, _, host, coordinates, text = _cells(entry)
         if resource != before:
             yield from ([()] if before is not None else [])
             yield ("bold", resource), ("", "")
             before = resource
-        line = f"rank {rank} on host {host}{'' if entry.text is None else f', {role}:'}"
+        process = f" ({safe(entry.process)})" if entry.process else ""
+        line = f"rank {rank}{process} on host {host}{'' if entry.text is None else f', {role}:'}"
         yield from ((("", f"  {piece}"),) for piece in wrap(line, width - 2))
         if entry.text is not None:
             yield from ((("bold", f"    {piece}"),) for piece in wrap(text, width - 4))
@@ -161,6 +175,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         safe(entry.resource),
         entry.role or "-",
         str(entry.rank),
+        safe("-".join((entry.process or "-").split())),
         "-" if entry.host is None else safe(entry.host),
         ",".join(f"{name}={index}" for name, index in entry.coordinates.items()) or "-",
         ("-" if entry.text is None else safe(entry.text)) + (" (if elected)" if entry.candidate else ""),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rankbind.check.suggest import Suggestion
 from rankbind.finding import Finding, Label, Level
 from rankbind.report.result import Result, Sources
 from rankbind.report.style import Piece, Row, cells, paint, safe, wrap
@@ -43,6 +44,22 @@ def render(results: Sequence[Result], *, width: int | None = None, colour: bool 
         for finding in result.findings:
             rows += [*finding_rows(finding, sources, width), ()]
     return paint([*rows, *_summary(results, width)], colour=colour)
+
+
+def suggested(suggestion: Suggestion, names: Sequence[str], *, width: int | None = None, colour: bool = False) -> str:
+    """Which ports to move so that nothing collides, a line each, and what that leaves."""
+    rows: list[Row] = [()]
+    if suggestion.moves:
+        how = "the smallest change" if suggestion.exact else "a change"
+        rows.append(((_HELP, f"suggestion: {how} of ports after which nothing collides"),))
+        rows += [(("", f"  {line}"),) for line in map(safe, suggestion.lines(names))]
+    if suggestion.left:
+        what = "no change of ports helps" if not suggestion.moves else "this stays"
+        rows.append(((_BOLD, f"{what}:"),))
+        rows += [(("", f"  {piece}"),) for each in suggestion.left for piece in wrap(safe(each.message), width)]
+    if len(rows) == 1:
+        rows.append(((_HELP, "suggestion: leave the ports as they are"),))
+    return paint(rows, colour=colour)
 
 
 def finding_rows(finding: Finding, sources: Sources, width: int | None = None) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankbind.check.clashes import Clash, clashes
+from rankbind.check.deployments import together
 from rankbind.check.plan import Binding
 from rankbind.endpoint import normal_path, overlaps
 
@@ -55,6 +56,9 @@ def two(a: str, b: str) -> list[tuple[int, int]]:
         ("bind = 'tcp://*:9400'\nshared = 'inherited'", "bind = 'tcp://*:9400'\nshared = 'inherited'"),
         ("bind = 'ipc:///run/x'\nshared = 'reuseport'", "bind = 'ipc:///run/x'\nshared = 'reuseport'"),
         ("bind = 'ipc://@x'\nshared = 'reuseport'", "bind = 'ipc://@x'\nshared = 'reuseport'"),
+        # A device is one thing, whatever is put on it.
+        ("device = 'gpu 0'", "device = 'gpu 0'"),
+        ("device = ['gpu 0', 'gpu 1']", "device = ['gpu 2', 'gpu 1']"),
     ],
 )
 def test_they_meet(a: str, b: str) -> None:
@@ -83,6 +87,12 @@ def test_they_meet(a: str, b: str) -> None:
         ("name = 'x'", "name = 'x'"),
         ("name = 'x'", "path = 'x'"),
         ("bind = 'tcp://*:9400'\nshared = 'reuseport'", "bind = 'tcp://127.0.0.1:9400'\nshared = 'reuseport'"),
+        # Within a job nobody is in the way of who only looks.
+        ("probe = 'tcp://*:9400'", "bind = 'tcp://*:9400'"),
+        ("probe = 'tcp://*:9400'", "probe = 'tcp://*:9400'"),
+        ("device = 'gpu 0'", "device = 'gpu 1'"),
+        ("device = 'x'", "name = 'x'"),
+        ("device = 'x'", "path = 'x'"),
     ],
 )
 def test_they_do_not_meet(a: str, b: str) -> None:
@@ -112,6 +122,11 @@ def test_they_do_not_meet(a: str, b: str) -> None:
         # Publish and replay are two sockets: sharing one port is never what is meant.
         ("bind = 'tcp://*:5557'\nreplay = 'tcp://*:5557'\nshared = 'reuseport'", [(0, 0), (0, 4), (4, 0), (4, 4)]),
         ("bind = 'inproc://x'\nreplay = 'inproc://x'", [(0, 0), (4, 4)]),
+        ("device = 'gpu {tp}'", [(0, 4)]),
+        ("device = ['gpu {tp}', 'gpu {rank}']", [(0, 4), (4, 0)]),
+        ("device = 'gpu {rank}'", []),
+        ("device = 'gpu 0'\nshared = 'inherited'", []),
+        ("probe = 'tcp://*:5557'", []),
         # Publish of one replica against replay of another.
         ("bind = 'tcp://*:{5557 + pp}'\nreplay = 'tcp://*:{5558 + pp}'", [(4, 0)]),
     ],
@@ -151,6 +166,10 @@ def test_a_rank_on_two_hosts_meets_itself_only_where_hosts_share() -> None:
         ("singleton_per = { group = 'tp', rank = 'any' }\nname = 'x-{pp}'", 0),
         # Between two groups, whoever wins: four times four.
         ("singleton_per = { group = 'tp', rank = 'any' }\nbind = 'tcp://*:5557'", 16),
+        # One device: the winner of each group is another rank, but within a group there is one winner.
+        ("singleton_per = { group = 'world', rank = 'any' }\ndevice = 'gpu 0'", 0),
+        ("singleton_per = { group = 'tp', rank = 'any' }\ndevice = 'gpu 0'", 16),
+        ("singleton_per = { group = 'world', rank = 'any' }\ndevice = ['gpu 0', 'gpu {rank % 2}']", 0),
         # The winner's own two sockets meet.
         ("singleton_per = { group = 'world', rank = 'any' }\nbind = 'tcp://*:5557'\nreplay = 'tcp://*:5557'", 8),
         ("singleton_per = { group = 'tp', rank = 'any' }\nbind = 'tcp://*:{1 + tp}'\nreplay = 'tcp://*:{9 + tp}'", 8),
@@ -158,6 +177,12 @@ def test_a_rank_on_two_hosts_meets_itself_only_where_hosts_share() -> None:
 )
 def test_elections(said: str, expected: int) -> None:
     assert len(met(f"{JOB}{said}")) == expected
+
+
+def test_a_rank_that_is_placed_twice_is_one_rank_to_its_device() -> None:
+    text = f"{JOB}owner = {{ pp = 0, tp = [0, 1] }}\ndevice = 'gpu 0'\n[hosts.ranks]\na = '0-7, 0'\nb = '0'"
+    assert met(text) == [(0, 1), (0, 1)]
+    assert met(text.replace("[0, 1]", "0")) == []
 
 
 def test_an_election_against_another_resource() -> None:
@@ -220,6 +245,7 @@ def jobs(draw: st.DrawFn) -> str:
         st.sampled_from(["ipc:///run/x", "ipc:///run/./x", "ipc:///run/{dp}", "ipc://@x", "ipc://*", "inproc://x"]),
     )
     others = st.sampled_from(["/run/x", "/run/{dp}", "x", "{pp}"])
+    devices = st.sampled_from(["0", "{dp}", "{tp}", "{dp + pp}"])
     for name in "abc"[: draw(st.integers(1, 3))]:
         lines.append(f"[resources.{name}]")
         if draw(st.booleans()):
@@ -231,7 +257,8 @@ def jobs(draw: st.DrawFn) -> str:
             gate = draw(st.dictionaries(st.sampled_from(list(sizes)), st.just(0), max_size=2))
             lines.append(f"owner = {{ {', '.join(f'{axis} = {index}' for axis, index in gate.items())} }}")
         reaching = False
-        for role, values in {"bind": endpoints, "replay": endpoints, "name": others, "path": others}.items():
+        roles = {"bind": endpoints, "replay": endpoints, "name": others, "path": others}
+        for role, values in (roles | {"probe": endpoints, "device": devices}).items():
             found = draw(st.lists(values, max_size=2, unique=True))
             if found:
                 lines.append(f"{role} = {found}")
@@ -248,39 +275,52 @@ QUOTED_ANY = '"any"'
 
 def one_by_one(a: Binding, b: Binding) -> bool:
     """Whether two bindings clash, told as plainly as it can be."""
-    same, one_address = a.resource is b.resource, a.address is b.address
+    job = a.deployment == b.deployment
+    roles = [x.address.role for x in (a, b)]
+    if "probe" in roles and (job or roles == ["probe", "probe"]):
+        return False
+    same, one_address = job and a.resource is b.resource, job and a.address is b.address
+    if "device" in roles and ((job and a.rank == b.rank) or (one_address and a.resource.shared)):
+        return False
     elected = same and a.election is not None and a.election == b.election
-    if elected and (one_address or a.rank != b.rank):
+    if elected and (one_address or a.rank != b.rank or "device" in roles):
         return False
     tcp = all(x.endpoint is not None and x.endpoint.transport == "tcp" for x in (a, b))
     if one_address and a.resource.shared == "inherited":
         return False
     if one_address and a.resource.shared == "reuseport" and (tcp or a.endpoint is None):
         return False
-    if not same and a.resource.shared == b.resource.shared == "reuseport" and tcp:
+    if not same and a.resource.shared == b.resource.shared == "reuseport" and tcp and "probe" not in roles:
         return False
-    here = a.node == b.node or "shared" in (a.address.scope, b.address.scope)
+    here = a.host == b.host or "shared" in (a.address.scope, b.address.scope)
     if a.endpoint is not None and b.endpoint is not None:
         in_process = a.endpoint.transport == "inproc"
-        if in_process and (one_address or a.rank != b.rank):
+        if in_process and (one_address or a.rank != b.rank or not job):
             return False
         return here and overlaps(a.endpoint, b.endpoint, same_process=a.rank == b.rank)
-    if "name" in (a.address.kind, b.address.kind):
-        return here and same and a.address.kind == b.address.kind and a.text == b.text
+    if {"name", "device"} & {*roles}:
+        return here and roles[0] == roles[1] and a.text == b.text and (roles[0] == "device" or names_of_one(a, b))
     files = [normal_path(x.text) if x.endpoint is None else x.endpoint.file for x in (a, b)]
     return here and files[0] is not None and files[0] == files[1]
 
 
+def names_of_one(a: Binding, b: Binding) -> bool:
+    return a.resource.name == b.resource.name
+
+
 @settings(max_examples=150)
-@given(jobs())
-def test_the_same_as_comparing_every_pair(text: str) -> None:
-    bindings = plan(text).bindings
+@given(jobs(), st.none() | jobs())
+def test_the_same_as_comparing_every_pair(text: str, other: str | None) -> None:
+    bindings = tuple(together([plan(text), *([plan(other)] if other else [])]))
     number = {id(binding): index for index, binding in enumerate(bindings)}
     found = Counter(frozenset((number[id(a)], number[id(b)])) for clash in clashes(bindings) for a, b in clash.pairs())
     expected = {frozenset((i, j)) for (i, a), (j, b) in combinations(enumerate(bindings), 2) if one_by_one(a, b)}
     assert set(found) == expected
     assert not found or max(found.values()) == 1
     assert sum(clash.count for clash in clashes(bindings)) == len(expected)
+    apart = {pair for pair in expected if len({bindings[at].deployment for at in pair}) == 2}
+    told = (pair for clash in clashes(bindings, between=True) for pair in clash.pairs())
+    assert {frozenset((number[id(a)], number[id(b)])) for a, b in told} == apart
 
 
 # ---- large

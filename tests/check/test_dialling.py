@@ -32,6 +32,45 @@ connect = {{ to = "{to}", owner = {{ tp = 7 }} }}
 """
 
 
+# ---- who it is that dials
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("axes = { dp = 2 }", "kv: the consumer dials tcp://h:9, tcp://h:10, where nobody listens"),
+        ("axes = { dp = 2 }, by = 'a router'", "kv: a router dials tcp://h:9, tcp://h:10, where nobody listens"),
+        ("owner = { rank = [0, 4] }", "kv: ranks 0, 4 dial tcp://h:9, tcp://h:10, where nobody listens"),
+        (
+            "owner = { rank = [0, 4] }, by = 'scheduler'",
+            "kv: ranks 0, 4 (scheduler) dial tcp://h:9, tcp://h:10, where nobody listens",
+        ),
+        ("owner = { rank = 0 }, by = 'scheduler'", "kv: rank 0 (scheduler) dials tcp://h:9, where nobody listens"),
+    ],
+)
+def test_who_dials(said: str, message: str) -> None:
+    to = "tcp://h:{9 + dp}" if "axes" in said else "tcp://h:{9 + pp}"
+    text = kv(f"owner = {{ rank = 0 }}\nbind = 'tcp://*:5557'\nconnect = {{ to = '{to}', {said} }}")
+    assert finding(text, "RB210").message == message
+
+
+def test_two_that_are_not_the_same_are_the_consumer() -> None:
+    dialled = ", ".join(f"{{ to = 'tcp://h:{port}', axes = {{}}, by = 'router {port}' }}" for port in (8, 9))
+    text = kv(f"owner = {{ rank = 0 }}\nbind = 'tcp://*:5557'\nconnect = [{dialled}]")
+    assert finding(text, "RB210").message == "kv: the consumer dials tcp://h:8, tcp://h:9, where nobody listens"
+
+
+def test_who_dials_its_own_host() -> None:
+    text = connect("tcp://*:5557", "tcp://localhost:5557").replace("{ tp = 0 }", "{ local_rank = 0 }")
+    text = text.replace("owner = { tp = 7 }", "axes = {}, by = 'a router that reads /server_info'")
+    assert finding(text, "RB211").message.startswith("kv: a router that reads /server_info dials tcp://localhost:5557 ")
+
+
+def test_a_probe_is_not_dialled_and_hears_nobody() -> None:
+    text = kv("owner = { rank = 0 }\nprobe = 'tcp://*:5557'\nconnect = { to = 'tcp://h:5557', axes = {} }")
+    assert codes(text) == ["RB210"]
+
+
 # ---- who gets through to whom, across hosts
 
 

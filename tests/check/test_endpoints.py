@@ -440,3 +440,50 @@ def test_facts_are_json() -> None:
     assert len({f.code for f in found}) > 6
     for one in found:
         assert json.loads(json.dumps(dict(one.facts))) == dict(one.facts)
+
+
+# ---- probes, and processes beside the ranks
+
+
+@pytest.mark.parametrize(
+    ("probe", "hosts", "code", "message"),
+    [
+        ("{65530 + rank}", "", "RB203", "kv: ranks 6, 7 would need ports 65536, 65537; ports are 0..65535"),
+        ("{80 + rank}", "", "RB204", "kv: ranks 0..7 probe a port below 1024, which needs CAP_NET_BIND_SERVICE"),
+        ("{40000 + rank}", "", "RB205", "kv: ranks 0..7 probe inside 32768..60999, the hosts' range for outgoing"),
+        (
+            "{rank}",
+            "",
+            "RB214",
+            "kv: port 0 asks the kernel for a port and cannot carry an offset: ranks 1..7 would probe",
+        ),
+        ("9000", "reserved.agent = 9000", "RB213", "kv: ranks 0..7 probe inside 9000, which agent draws from"),
+    ],
+)
+def test_a_port_that_is_only_looked_at_has_to_be_one(probe: str, hosts: str, code: str, message: str) -> None:
+    text = f"{kv('owner = {}')}\nprobe = 'tcp://*:{probe}'\n[hosts]\nunprivileged_port_start = 1024\n{hosts}"
+    found = finding(text, code)
+    assert found.message.startswith(message)
+    assert "libzmq" not in " ".join(found.details)
+
+
+def test_a_probe_has_no_socket_of_libzmq() -> None:
+    assert "RB209" in codes(kv("owner = { rank = 0 }\nbind = 'tcp://[::1]:9000'"))
+    assert codes(kv("owner = { rank = 0 }\nprobe = 'tcp://[::1]:9000'")) == []
+
+
+def test_an_address_is_not_moved_to_where_somebody_looks() -> None:
+    text = kv(
+        "owner = { rank = 0 }\nbind = 'tcp://*:9000'\nprobe = 'tcp://*:9001'\n[resources.b]\nowner = { rank = 0 }\n"
+    )
+    found = finding(f"{text}bind = 'tcp://*:9000'", "RB201")
+    assert str(found.fix).endswith("move b to 9002, for instance")
+
+
+def test_the_process_that_takes_it_is_named() -> None:
+    text = kv("owner = { tp = 0 }\nbind = 'tcp://*:80'\nprocess = 'HTTP server'")
+    assert finding(text, "RB201").message.startswith("kv: ranks 0, 4 (HTTP server) bind tcp://*:80 on host 0;")
+    assert finding(text, "RB204").message.startswith("kv: ranks 0, 4 (HTTP server) bind a port below 1024")
+    other = f"{text}\n[resources.b]\nowner = {{ rank = 1 }}\nreplay = 'tcp://*:80'\n"
+    messages = [found.message for found in findings(other, "RB201")]
+    assert "kv of rank 0 (HTTP server) and b (replay) of rank 1 both bind tcp://*:80 on host 0" in messages

@@ -147,3 +147,20 @@ def test_what_goes_from_host_to_host_is_dialled_in_namespaces_alone() -> None:
         (1, []),
     ]
     assert [each.endpoints for part in there for each in part.dials] == [("tcp://198.18.0.1:5557",)] * 2
+
+
+def test_nobody_plays_what_is_only_looked_at() -> None:
+    text = (
+        "[axes]\ntp = 2\n[resources.x]\nowner = {}\nbind = 'tcp://*:{5557 + tp}'\n"
+        "probe = ['tcp://*:{6000 + tp}', 'ipc:///run/x', 'tcp://192.0.2.1:7000']\ndevice = 'gpu 0'\n"
+    )
+    found = Plan(config.parse(text))
+    ports = Ports(found, shift=100)
+    assert sorted(ports.moved) == [5557, 5558]
+    (order,) = Cast(found, ports, namespaces=False, folder="/tmp/x", limit=1.0).orders()
+    assert [[bind.endpoints for bind in part.binds] for part in order.parts] == [
+        [("tcp://*:5657",)],
+        [("tcp://*:5658",)],
+    ]
+    assert [want.paths for part in order.parts for want in part.wants] == [(), ()]
+    assert Cast(found, Ports(found), namespaces=False, folder="/tmp/x", limit=1.0).hosts == ((),)

@@ -4,54 +4,63 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
-from rankbind import check, config
+import pytest
+
 from rankbind.check import code as code_check
 from rankbind.check import codes
-from rankbind.errors import ConfigError
-from rankbind.finding import Finding
+from rankbind.launch import engine
+from rankbind.launch.reading import Input, Subject, judge, subjects
 from rankbind.report.result import Result
 
 _BLOCK = re.compile(r"^```(\w+) (bad|good)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAMES = {"toml": "topology.toml", "sh": "launch.sh", "python": "publisher.py"}
 
-
-@dataclass(frozen=True)
-class Example:
-    toml: str
-    python: str | None = None
+Example: TypeAlias = Mapping[str, str]
+"""Files, by their names."""
 
 
 def example(code: str, kind: str) -> Example:
-    """The one example of `kind` (bad or good) on the page of `code`."""
-    blocks = {language: text for language, found, text in _BLOCK.findall(codes.page(code)) if found == kind}
-    return Example(blocks["toml"], blocks.get("python"))
+    """The one example of `kind` (bad or good) on the page of `code`; several files of one kind are deployments."""
+    blocks = [(language, text) for language, found, text in _BLOCK.findall(codes.page(code)) if found == kind]
+    assert blocks, f"{code} has no {kind} example"
+    several = len({language for language, _ in blocks}) < len(blocks)
+    return {
+        f"{'ab'[at]}{Path(_NAMES[language]).suffix}" if several else _NAMES[language]: text
+        for at, (language, text) in enumerate(blocks)
+    }
 
 
-def checked(shown: Example, folder: Path) -> Result:
+def checked(shown: Example, folder: Path) -> list[Result]:
     """What a check of the example gives, with its files in `folder` and named without it."""
+    if "launch.sh" in shown and not engine.installed():
+        pytest.skip("no reader of launches is installed")
     before = Path.cwd()
     os.chdir(folder)
     try:
-        if shown.python is not None:
-            Path("publisher.py").write_text(shown.python, encoding="utf-8")
-        try:
-            declaration = config.parse(shown.toml)
-        except ConfigError as error:
-            found = tuple(finding for finding in error.findings if isinstance(finding, Finding))
-            return Result("topology.toml", found, text=shown.toml)
-        found = check.run(declaration)
-        if shown.python is not None:
-            found += code_check.run(declaration, "publisher.py")
+        for name, text in shown.items():
+            Path(name).write_text(text, encoding="utf-8")
+        found = subjects([Input(name) for name in shown if not name.endswith(".py")])
+        return [*_results(found, "publisher.py" if "publisher.py" in shown else None)]
     finally:
         os.chdir(before)
-    topology = declaration.job.topology
-    return Result(
-        "topology.toml",
-        found,
-        len(declaration.job.resources),
-        topology.size,
-        len(topology.hosts),
-        text=shown.toml,
-    )
+
+
+def _results(found: list[Subject], code: str | None) -> Iterator[Result]:
+    for subject, findings in zip(found, judge(found).findings, strict=True):
+        if code is not None and subject.declaration is not None:
+            findings += code_check.run(subject.declaration, code)
+        job = None if subject.declaration is None else subject.declaration.job
+        nothing = None if subject.draft is None else 0
+        yield Result(
+            subject.file,
+            findings,
+            nothing if job is None else len(job.resources),
+            nothing if job is None else job.topology.size,
+            nothing if job is None else len(job.topology.hosts),
+            text=subject.text,
+            deployment=subject.name,
+        )
