@@ -171,7 +171,7 @@ class TestExitStatus:
         assert "Permission denied" in found.stdout
 
     def test_the_others_are_still_checked(self) -> None:
-        found = invoke("check", "broken.toml", "gone.toml", "clash.toml", "clean.toml")
+        found = invoke("check", "--apart", "broken.toml", "gone.toml", "clash.toml", "clean.toml")
 
         assert "error[RB901]: not TOML" in found.output
         assert "error[RB901]: cannot read gone.toml: No such file or directory\n --> gone.toml\n" in found.output
@@ -196,7 +196,7 @@ class TestCheck:
         assert output.endswith("\nclean: 1 resource, 2 ranks, 1 host; 1 note\n")
 
     def test_json(self) -> None:
-        found = invoke("check", "--format", "json", "clash.toml", "broken.toml", "clean.toml")
+        found = invoke("check", "--apart", "--format", "json", "clash.toml", "broken.toml", "clean.toml")
 
         assert found.exit_code == 2
         files = json.loads(found.output)["files"]
@@ -420,6 +420,7 @@ class TestPlan:
             "resource": "kv-events",
             "address": "bind",
             "rank": 0,
+            "process": None,
             "host": "0",
             "coordinates": {"pp": 0, "tp": 0, "attn_dp": 0, "attn_tp": 0},
             "endpoint": "tcp://*:5557",

@@ -54,6 +54,8 @@ def check(
     from rankbind.report import machine, text
     from rankbind.report.result import exit_status
 
+    if apart and suggest:
+        raise click.UsageError("--suggest is about deployments that share hosts, and --apart says that they do not")
     skip = frozenset(map(_code, ignored))
     unskippable = sorted(found for found in skip if found.startswith("RB9"))
     if unskippable:
@@ -64,9 +66,16 @@ def check(
 
         read = read_code(code)
     found = subjects.read(context, files, engine, versions)
-    judged = judge(found, together=not apart)
-    results = [_result(subject, findings, skip, read) for subject, findings in zip(found, judged, strict=True)]
-    write(machine.render(results) if style == "json" else text.render(results, width=columns(), colour=colours()))
+    verdict = judge(found, together=not apart, suggest=suggest)
+    results = [
+        _result(subject, findings, skip, read) for subject, findings in zip(found, verdict.findings, strict=True)
+    ]
+    if style == "json":
+        write(machine.render(results, verdict.suggestion, verdict.names))
+    else:
+        write(text.render(results, width=columns(), colour=colours()))
+        if verdict.suggestion is not None:
+            write(text.suggested(verdict.suggestion, verdict.names, width=columns(), colour=colours()))
     context.exit(exit_status(results))
 
 

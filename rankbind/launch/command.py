@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from rankbind.launch.turn import Turn
 from rankbind.source import Span
 
 TYPED = "<command>"
@@ -32,6 +33,25 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """A port of a container that is a port of the machine as well, for TCP.
+
+    Attributes:
+        address: of the machine; empty: all of them.
+        port: on the machine.
+        target: inside the container.
+        host: the network namespace it is published in, as in `Command.host`.
+        span: where that is said.
+    """
+
+    address: str
+    port: int
+    target: int
+    host: str | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command line.
 
@@ -46,6 +66,10 @@ class Command:
         image: the container image it runs in, which may tell the engine's version.
         name: what a person calls it: a service, a pod, a line of a script. Names the deployment.
         text: the text that the spans of `TYPED` point into.
+        bare: where the image is named, if nothing replaces its entrypoint: where it has one, `words` (there may be
+            none) are the arguments of that.
+        published: ports of its container that are ports of the machine as well.
+        turn: when it runs among the commands of its script; None: beside all others.
     """
 
     words: tuple[Word, ...]
@@ -55,6 +79,9 @@ class Command:
     image: str | None = None
     name: str | None = None
     text: str | None = None
+    bare: Span | None = None
+    published: tuple[Publication, ...] = ()
+    turn: Turn | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
@@ -63,6 +90,10 @@ class Command:
     def texts(self) -> tuple[str, ...]:
         """The words without their places."""
         return tuple(word.text for word in self.words)
+
+    def beside(self, other: Command) -> bool:
+        """Whether both may run at the same time, as far as the file that keeps them says."""
+        return self.turn is None or other.turn is None or self.turn.beside(other.turn)
 
     def variable(self, name: str) -> str | None:
         """The value of a variable, None where it is not set."""

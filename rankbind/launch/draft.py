@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankbind import config
+from rankbind.check.suggest import Knob
 from rankbind.config import Declaration
 from rankbind.finding import Finding, Label, Level
-from rankbind.launch.command import Command, Word
+from rankbind.launch.command import TYPED, Command, Word
 from rankbind.source import Document, KeyPath, Span
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -43,6 +44,7 @@ class Draft:
     ignored: list[tuple[Word, str]] = field(default_factory=list)
     refused: bool = False
     remedies: dict[tuple[str, str], str] = field(default_factory=dict)
+    knobs: list[Knob] = field(default_factory=list)
     _data: dict[str, Any] = field(default_factory=lambda: {"axes": {}})
     _spans: dict[KeyPath, Span] = field(default_factory=dict)
     _about: dict[KeyPath, str] = field(default_factory=dict)
@@ -98,6 +100,10 @@ class Draft:
         for code, remedy in (remedies or {}).items():
             self.remedies[name, code] = remedy
 
+    def knob(self, flag: str, value: int, *words: Word, moves: Iterable[tuple[str, str]]) -> None:
+        """A flag that moves ports; see `rankbind.check.suggest.Knob`. `words` say its value, unless it is a default."""
+        self.knobs.append(Knob(flag, value, frozenset(moves), words[0].span if words else None))
+
     def refuse(self, code: str, message: str, *words: Word, fix: str | None = None, **facts: Any) -> None:
         """A finding of the reader at which the engine itself stops."""
         self.refused = True
@@ -147,8 +153,8 @@ class Draft:
         """The topology file that the commands imply."""
         lines = [f"# What {self.engine} starts, as rankbind reads it:"]
         for command in self.commands:
-            lines += [f"#   {line}" for line in _shown(command)]
-        lines += [f"# {word.text} is not looked at: {reason}" for word, reason in self.ignored]
+            lines.append(_comment(f"  {_shown(command)}"))
+        lines += [_comment(f"{word.text} is not looked at: {reason}") for word, reason in self.ignored]
         lines.append("")
         data = self._whole()
         if self.deployment:
@@ -177,12 +183,18 @@ def _runs(ranks: Sequence[int]) -> str | Sequence[int]:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _shown(command: Command) -> list[str]:
+def _shown(command: Command) -> str:
     import shlex
 
-    given = [f"{name}={shlex.quote(word.text)}" for name, word in command.environment.items() if word.certain]
-    text = " ".join([*given, *(shlex.quote(word.text) for word in command.words)])
-    return [" ".join(text.split())]
+    # What a file or a shell has set besides may be anybody's secret.
+    typed = [(name, word) for name, word in command.environment.items() if word.span.file == TYPED]
+    given = [f"{name}={shlex.quote(word.text)}" for name, word in typed]
+    return " ".join([*given, *(shlex.quote(word.text) for word in command.words)])
+
+
+def _comment(text: str) -> str:
+    """A comment of one line: TOML has no control characters in it."""
+    return "# " + "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _pairs(data: Mapping[str, Any]) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
 from rankbind.errors import LaunchError
-from rankbind.launch.command import Command
+from rankbind.launch.command import Command, Word
 from rankbind.launch.draft import Draft
 
 GROUP = "rankbind.engines"
@@ -25,11 +26,14 @@ class Engine(Protocol):
         name: as in ``--engine``: ``sglang``.
         title: as people write it: ``SGLang``.
         versions: the releases whose rules are known, oldest first.
+        entrypoints: images that start the engine by themselves, without their tags, and the words they put in front of
+            a container's arguments.
     """
 
     name: str
     title: str
     versions: Sequence[str]
+    entrypoints: Mapping[str, Sequence[str]]
 
     def starts(self, words: Sequence[str]) -> bool:
         """Whether a command with these words starts this engine's server."""
@@ -119,6 +123,20 @@ def _numbers(version: str) -> tuple[int, ...]:
     """``0.5.13`` of ``v0.5.13.post1``: what releases are ordered by."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version)
     return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def with_entrypoint(command: Command) -> Command:
+    """`command`, after the words that its image puts in front of it."""
+    if command.bare is None or command.image is None:
+        return command
+    name = command.image.partition("@")[0]
+    name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+    for engine in map(_load, sorted(installed())):
+        for image, words in engine.entrypoints.items():
+            if f"/{name}".endswith(f"/{image}"):
+                front = tuple(Word(word, command.bare) for word in words)
+                return replace(command, words=(*front, *command.words), bare=None)
+    return command
 
 
 def python_module(words: Sequence[str]) -> tuple[str, int] | None:

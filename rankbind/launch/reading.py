@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
 
 from rankbind import check, config
+from rankbind.check import deployments
 from rankbind.check.plan import Plan
 from rankbind.config import Declaration
 from rankbind.errors import ConfigError, LaunchError
 from rankbind.finding import Finding, Label
 from rankbind.launch import engine as engines
-from rankbind.launch import sources
 from rankbind.launch.command import TYPED, Command
 from rankbind.launch.draft import Draft
 from rankbind.launch.engine import Engine
 from rankbind.source import Span, read_text
+
+if TYPE_CHECKING:
+    from rankbind.check.suggest import Suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,12 @@ class Subject:
         """What findings and reports call it."""
         return self.file if self.name is None else f"{self.file} [{self.name}]"
 
+    def beside(self, other: Subject) -> bool:
+        """Whether both may run at the same time, as far as the file that starts them says."""
+        if self.draft is None or other.draft is None:
+            return True
+        return any(one.beside(two) for one in self.draft.commands for two in other.draft.commands)
+
     def checked(self, plan: Plan | None = None) -> tuple[Finding, ...]:
         """Everything that is wrong with it.
 
@@ -58,7 +69,10 @@ class Subject:
         """With what to do about it, in the words of whoever wrote a command."""
         if self.draft is None:
             return finding
-        named = [*finding.facts.get("resources", ()), finding.facts.get("resource")]
+        # One flag may say several things that stand apart in a file: it is pointed at once.
+        labels = tuple({label.span: label for label in reversed(finding.labels)}.values())[::-1]
+        finding = replace(finding, labels=labels)
+        named = [*finding.facts.get("resources", ()), finding.facts.get("resource", "")]
         for resource in named:
             for code in (finding.code, finding.family):
                 if (resource, code) in self.draft.remedies:
@@ -126,20 +140,48 @@ def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Ch
     return sorted(found + launched, key=lambda subject: order[subject.file])
 
 
-def judge(found: Sequence[Subject], *, together: bool = True) -> list[tuple[Finding, ...]]:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong with several deployments.
+
+    Attributes:
+        findings: of each. What is between two of them is told with the later one.
+        suggestion: which ports to move so that nothing is between them; None where nobody asked.
+        names: what the suggestion calls each deployment by its number.
+    """
+
+    findings: tuple[tuple[Finding, ...], ...]
+    suggestion: Suggestion | None = None
+    names: tuple[str, ...] = ()
+
+
+def judge(found: Sequence[Subject], *, together: bool = True, suggest: bool = False) -> Verdict:
     """Everything that is wrong with each of `found`, and, where they run `together`, between them.
 
-    What is between two of them is told with the later one.
+    Args:
+        suggest: whether to look for the smallest change of ports after which nothing collides.
     """
     plans = [None if subject.declaration is None else Plan(subject.declaration) for subject in found]
     judged = [list(subject.checked(plan)) for subject, plan in zip(found, plans, strict=True)]
-    usable = [(at, plan) for at, plan in enumerate(plans) if plan is not None]
-    if together and len(usable) > 1:
-        from rankbind.check.deployments import between
+    usable = [(subject, plan, mine) for subject, plan, mine in zip(found, plans, judged, strict=True) if plan]
+    if not together or not usable:
+        return Verdict(tuple(map(tuple, judged)))
+    apart = {
+        (one, other)
+        for one, other in combinations(range(len(usable)), 2)
+        if not usable[one][0].beside(usable[other][0])
+    }
+    names = tuple(subject.shown for subject, _, _ in usable)
+    expanded = [plan for _, plan, _ in usable]
+    for finding in deployments.between(expanded, names, apart):
+        usable[max(finding.facts["deployments"])][2].append(finding)
+    suggestion = None
+    if suggest:
+        from rankbind.check import suggest as moving
 
-        for finding in between([plan for _, plan in usable], [found[at].shown for at, _ in usable]):
-            judged[usable[max(finding.facts["deployments"])][0]].append(finding)
-    return [tuple(findings) for findings in judged]
+        turned = [moving.knobs(plan) if subject.draft is None else subject.draft.knobs for subject, plan, _ in usable]
+        suggestion = moving.suggest(expanded, names, turned, apart)
+    return Verdict(tuple(map(tuple, judged)), suggestion, names)
 
 
 def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, text: str | None = None) -> Subject:
@@ -149,7 +191,10 @@ def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, 
 
 
 def _file(given: Input, choice: Choice) -> tuple[Subject | None, list[Command]]:
-    """What a file declares, or is wrong with it, and the commands in it. It is a topology file unless seen not to be."""
+    """What a file declares, or is wrong with it, and its launch commands. It is a topology file unless seen not to be."""
+    # A preflight, which has its command already, has no need of it.
+    from rankbind.launch import sources
+
     start = Label(Span(given.file, 1, 1))
     try:
         text = read_text(given.file) if given.text is None else given.text
@@ -164,7 +209,7 @@ def _file(given: Input, choice: Choice) -> tuple[Subject | None, list[Command]]:
             findings = tuple(found for found in error.findings if isinstance(found, Finding))
             return Subject(given.file, findings=findings, text=text), []
     read = sources.commands(given.file, text)
-    started = [command for command in read.commands if _engine(command, choice)]
+    started = [command for command in map(engines.with_entrypoint, read.commands) if _engine(command, choice)]
     findings = read.findings if started or read.findings else (Finding("RB907", _nothing(choice), labels=(start,)),)
     return Subject(given.file, findings=findings, text=text) if findings else None, started
 
@@ -183,7 +228,7 @@ def _launched(commands: Sequence[Command], choice: Choice, texts: Mapping[str, s
     drafts = [
         draft
         for name, (engine, started) in by_engine.items()
-        for draft in engine.read(started, _release(engine, choice.versions.get(name)))
+        for draft in engine.read(started, _checked(engine, choice.versions.get(name)))
     ]
     files = [draft.origin.file for draft in drafts]
     names = _names(drafts)
@@ -213,8 +258,10 @@ def _engine(command: Command, choice: Choice) -> Engine | None:
     return engine if engine.starts(command.texts) else None
 
 
-def _release(engine: Engine, version: str | None) -> str | None:
-    return None if version is None else engines.release(engine, version)
+def _checked(engine: Engine, version: str | None) -> str | None:
+    if version is not None:
+        engines.release(engine, version)
+    return version
 
 
 def _unknown(command: Command, choice: Choice) -> str:
@@ -223,5 +270,7 @@ def _unknown(command: Command, choice: Choice) -> str:
         return f"`{shown}` does not start {engines.find(choice.engine).title}"
     known = sorted(engines.installed())
     if not known:
-        return "no engine's reader is installed: `pip install rankbind-sglang rankbind-vllm` (the engines are not needed)"
+        return (
+            "no engine's reader is installed: `pip install rankbind-sglang rankbind-vllm` (the engines are not needed)"
+        )
     return f"`{shown}` starts no engine that can be read; installed: {', '.join(known)}"

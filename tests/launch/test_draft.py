@@ -10,7 +10,7 @@ from rankbind.check import run
 from rankbind.launch.command import TYPED, typed
 from rankbind.launch.draft import Draft
 
-COMMAND = typed(["HOME=/x y", "engine", "--tp", "4", "--port", "8000", "--odd"])
+COMMAND = typed(["HOME=/x y", "engine", "--tp", "4", "--port", "8000", "--odd"], {"PATH": "/bin"})
 
 
 def draft() -> Draft:
@@ -122,5 +122,15 @@ def test_any_names_and_placement_survive_the_file(hosts: dict[str, list[int]], t
         found.host(name, ranks)
     if text.strip():
         found.resource(text, owner={}, name=f"n{text}")
+
+    assert config.parse(found.to_toml()).job == found.declaration().job
+
+
+@given(st.lists(st.text(min_size=1), min_size=1), st.text())
+def test_any_command_can_stand_in_the_file(words: list[str], reason: str) -> None:
+    command = typed(["engine", *words])
+    found = Draft("Engine 1.0", [command])
+    found.axis("tp", 1)
+    found.ignored.append((command.words[-1], reason))
 
     assert config.parse(found.to_toml()).job == found.declaration().job

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rankbind.errors import LaunchError
 from rankbind.launch import engine as engines
-from rankbind.launch.engine import find, installed, python_module, recognise, release, version_of
+from rankbind.launch.command import typed
+from rankbind.launch.engine import find, installed, python_module, recognise, release, version_of, with_entrypoint
+from rankbind.source import Span
 
 Install = Callable[[str, str], None]
 
@@ -42,6 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 ENGINE = """
 class Engine:
     name, title, versions = "tiny", "Tiny", ("1.0", "1.2", "1.10")
+    entrypoints = {"lab/tiny": ("tiny", "--serve")}
     def starts(self, words):
         return words[:1] == ("tiny",)
     def read(self, commands, version):
@@ -136,3 +140,25 @@ def test_the_module_of_a_command(words: list[str], found: tuple[str, int] | None
 )
 def test_the_release_in_the_tag_of_an_image(image: str | None, version: str | None) -> None:
     assert version_of(image, ["0.5.1", "0.5.14"]) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("lab/tiny:v1.2", ("tiny", "--serve", "--port", "1")),
+        ("registry.example:5000/lab/tiny", ("tiny", "--serve", "--port", "1")),
+        ("lab/tiny@sha256:00", ("tiny", "--serve", "--port", "1")),
+        ("other/tiny", ("--port", "1")),
+        ("mylab/tiny", ("--port", "1")),
+        (None, ("--port", "1")),
+    ],
+)
+def test_the_words_that_an_image_puts_in_front(install: Install, image: str | None, words: tuple[str, ...]) -> None:
+    install("tiny", ENGINE)
+    command = replace(typed(["--port", "1"]), image=image, bare=Span("pod.yaml", 3, 5))
+
+    found = with_entrypoint(command)
+
+    assert found.texts == words
+    assert all(word.span == Span("pod.yaml", 3, 5) for word in found.words[:-2])
+    assert with_entrypoint(replace(command, bare=None)).texts == ("--port", "1")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -21,6 +22,7 @@ class Tiny:
     """An engine: ``tiny --tp N --port P [--gate]``, whose rank 0, or with --gate every rank, binds the port."""
 
     name, title, versions = "tiny", "Tiny", ("1.0", "2.0")
+    entrypoints: ClassVar[dict[str, tuple[str, ...]]] = {"lab/tiny": ("tiny",)}
 
     def starts(self, words: Sequence[str]) -> bool:
         return words[:1] == ("tiny",)
@@ -46,10 +48,9 @@ class Tiny:
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "installed", lambda: frozenset({"tiny"}))
     monkeypatch.setattr(engines, "_load", lambda name: Tiny())
-    yield
 
 
 def test_a_command_is_checked_as_the_file_that_it_implies() -> None:
@@ -82,17 +83,17 @@ def test_files_and_a_command_in_their_order(tmp_path: Path) -> None:
         ("a.toml", None),
         (TYPED, None),
     ]
-    assert judge(found) == [(), (), (), ()]
+    assert judge(found).findings == ((), (), (), ())
 
 
 def test_what_is_between_two_is_told_with_the_later(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(CLEAN)
     found = subjects([Input(str(tmp_path / "a.toml"))], typed(["tiny", "--tp", "2", "--port", "8000"]))
 
-    first, (finding,) = judge(found)
+    first, (finding,) = judge(found).findings
     assert first == ()
-    assert (finding.code, finding.labels[0].span.file) == ("RB501", TYPED)
-    assert judge(found, together=False) == [(), ()]
+    assert (finding.code, {label.span.file for label in finding.labels}) == ("RB501", {found[0].file, TYPED})
+    assert judge(found, together=False).findings == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_the_release_that_is_chosen() -> None:
     (subject,) = subjects([], command, Choice(versions={"tiny": "1.5"}))
 
     assert subject.draft is not None
-    assert subject.draft.engine == "Tiny 1.0"
+    assert subject.draft.engine == "Tiny 1.5"
     with pytest.raises(LaunchError, match=r"older than what can be read: 1\.0 to 2\.0"):
         subjects([], command, Choice(versions={"tiny": "0.9"}))
 
