@@ -20,6 +20,9 @@ PLAIN = ("observer",)
 PLUGIN = ("observer", "rankbind")
 UNGATED = ("observer", "ungated")
 
+STRICT = {"RANKBIND_PREFLIGHT": "error"}
+"""Where a launch is expected to be found clean by the plugin that checks it."""
+
 BLOCKS = 3
 _prompts = count(10)
 
@@ -57,7 +60,7 @@ def test_a_pipeline_publishes_every_event_once_and_in_sequence(
     port = free_ports(2)
     events = kv_events(f"tcp://*:{port}", f"tcp://*:{port + 1}")
     with (
-        Server(release, PIPELINE, events, plugins, plugins_path, tmp_path) as server,
+        Server(release, PIPELINE, events, plugins, plugins_path, tmp_path, environment=STRICT) as server,
         Subscriber(port, replay=port + 1) as subscriber,
     ):
         server.ready()
@@ -67,6 +70,7 @@ def test_a_pipeline_publishes_every_event_once_and_in_sequence(
         assert_each_once(replayed, blocks=BLOCKS * asked)
         assert server.kept(stage=1) == 0
         said = [line for line in server.log.splitlines() if "rankbind-sglang" in line]
+        assert not [line for line in said if "this launch" in line], "it has failed, or found something"
         assert len([line for line in said if "owns the KV events of cache 0" in line]) == ("rankbind" in plugins)
         assert len([line for line in said if "does not own the KV events of cache 0" in line]) == (
             "rankbind" in plugins
@@ -107,7 +111,9 @@ def test_plain_replicas_die_of_their_second_publisher(tmp_path: Path, plugins_pa
 def test_replicas_publish_on_ports_of_their_own(tmp_path: Path, plugins_path: Path) -> None:
     port = free_ports(2)
     with (
-        Server("0.5.14", REPLICAS, kv_events(f"tcp://*:{port}"), PLUGIN, plugins_path, tmp_path) as server,
+        Server(
+            "0.5.14", REPLICAS, kv_events(f"tcp://*:{port}"), PLUGIN, plugins_path, tmp_path, environment=STRICT
+        ) as server,
         Subscriber(port) as one,
         Subscriber(port + 1) as other,
     ):
@@ -165,6 +171,7 @@ def test_a_publisher_that_died_resumes_within_a_second_and_two_servers_do_not_sh
             tmp_path / "claims",
         ) as other:
             assert other.dies() != 0
+            assert f"binds tcp://*:{port}, which is in use on this host by rank 0 (" in other.log, "before it started"
             assert f"kv-events[attn_dp=0,dp=0] needs tcp://*:{port}, which is held by rank 0 (" in other.log
             assert "Scheduler hit an exception" in other.log
             started, failed = other.happened("started"), other.happened("failed")

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +54,7 @@ class Server:
         path: the folder that has them.
         folder: an empty one, for the model, the log, and what the engine leaves in its temporary folder.
         claims: rankbind's runtime directory; left out, one that no other server has.
+        environment: further variables.
     """
 
     def __init__(
@@ -65,14 +66,16 @@ class Server:
         path: Path,
         folder: Path,
         claims: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = free_ports()
         self.folder = folder
         self._log = folder / "log"
         (folder / "config.json").write_text(json.dumps(MODEL))
         (folder / "tmp").mkdir()
-        environment = {
+        variables = {
             **os.environ,
+            **(environment or {}),
             "SGLANG_PLUGINS": ",".join(plugins),
             "PYTHONPATH": str(path),
             "RANKBIND_E2E": str(folder),
@@ -84,9 +87,9 @@ class Server:
             "GLOO_SOCKET_IFNAME": "lo",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        environment.pop("SGLANG_CPU_OMP_THREADS_BIND", None)
+        variables.pop("SGLANG_CPU_OMP_THREADS_BIND", None)
         if release == "0.5.23" and launch:  # cannot start two stages without it; 0.5.14 cannot with it
-            environment["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
+            variables["SGLANG_CPU_OMP_THREADS_BIND"] = "0|1"
         command = (
             *(python_of(release), "-W", "ignore", "-m", "sglang.launch_server", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--model-path", str(folder), "--load-format", "dummy", "--device", "cpu"),
@@ -103,7 +106,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=variables,
                 cwd=folder,  # not this repository, where Python would find rankbind before the one that is installed
                 start_new_session=True,
             )
@@ -139,6 +142,20 @@ class Server:
     def dies(self) -> int:
         """Wait until it has died by itself, and give its exit status."""
         return self._process.wait(READY_WITHIN)
+
+    def dies_alone(self) -> int:
+        """As `dies`, and it must not have started a process of multiprocessing's, as schedulers are.
+
+        Raises:
+            AssertionError: it has.
+        """
+        end = time.monotonic() + READY_WITHIN
+        while (status := self._process.poll()) is None:
+            for child in _children(self._process.pid):
+                assert "multiprocessing" not in child, f"it has started {child}:\n{self.log[-4_000:]}"
+            assert time.monotonic() < end, f"it goes on:\n{self.log[-4_000:]}"
+            time.sleep(0.02)
+        return status
 
     def generate(self, tokens: Sequence[int]) -> list[int]:
         """Continue the tokens by four."""
@@ -210,6 +227,17 @@ class Server:
         for file in _shared_memory() - self._shared_before:
             if not _is_mapped(file):
                 file.unlink(missing_ok=True)
+
+
+def _children(pid: int) -> list[str]:
+    """The commands of its children."""
+    found = []
+    with suppress(OSError):
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in tasks.read_text().split():
+                with suppress(OSError):
+                    found.append(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def _lives(group: int) -> bool:

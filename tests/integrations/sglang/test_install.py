@@ -18,7 +18,7 @@ import sys, time
 import asyncio, contextlib, dataclasses, difflib, enum, importlib.metadata, inspect, json, logging, pathlib, pkgutil
 import re, socket, threading, tomllib, typing
 begun = time.process_time()
-import rankbind_sglang
+import rankbind_sglang.hooks
 spent = time.process_time() - begun
 heavy = {"torch", "zmq", "pydantic", "click", "rich", "yaml", "msgspec", "sglang"} & set(sys.modules)
 print(spent, *sorted(heavy))
@@ -113,3 +113,14 @@ def test_importing_it_costs_less_than_50_ms_and_drags_nothing_in(tmp_path: Path)
     spent, *heavy = min((run() for _ in range(3)), key=lambda each: float(each[0]))
     assert heavy == []
     assert float(spent) < 0.05, "of processor time, where Python itself is up, as it is in a scheduler"
+
+
+def test_importing_the_reader_brings_nothing_of_the_plugin() -> None:
+    code = """
+import sys
+import rankbind_sglang.launch
+heavy = {"torch", "zmq", "click", "rich", "tree_sitter", "sglang", "rankbind_sglang.hooks", "rankbind_sglang.watch"}
+print(*sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PATH": ""})
+    assert done.stdout.split() == []
