@@ -13,6 +13,9 @@ from rankbind.source import Span
 TYPED = "<command>"
 """The name, in findings, of a command that stands in no file."""
 
+SHARED_HOST = "0"
+"""The host of a command of which no host is said: that of everybody else, and node 0 of a job."""
+
 ENVIRONMENT = "<environment>"
 """The same of a variable that was exported by whoever runs us."""
 

@@ -124,6 +124,11 @@ class Draft:
         self.findings.append(Finding(code, message, level, labels, facts, tuple(details), fix))
 
     @property
+    def names(self) -> Sequence[str]:
+        """The resources given so far."""
+        return tuple(self._data.get("resources", {}))
+
+    @property
     def origin(self) -> Span:
         """Where the first command stands."""
         return self.commands[0].words[0].span

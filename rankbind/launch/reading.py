@@ -14,7 +14,7 @@ from rankbind.config import Declaration
 from rankbind.errors import ConfigError, LaunchError
 from rankbind.finding import Finding, Label
 from rankbind.launch import engine as engines
-from rankbind.launch.command import TYPED, Command
+from rankbind.launch.command import SHARED_HOST, TYPED, Command, Word
 from rankbind.launch.draft import Draft
 from rankbind.launch.engine import Engine
 from rankbind.source import Span, read_text
@@ -117,9 +117,9 @@ def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Ch
     order: dict[str, int] = {}
     for given in inputs:
         order.setdefault(given.file, len(order))
-        subject, more = _file(given, choice)
-        found += [subject] if subject else []
-        commands += more
+        declared, started = _file(given, choice)
+        found += declared
+        commands += started
     if command is not None:
         order.setdefault(TYPED, len(order))
         if _engine(command, choice) is None:
@@ -136,7 +136,7 @@ def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Ch
     for at, subject in enumerate(launched):
         if subject.file in remarks:
             launched[at] = replace(subject, findings=remarks.pop(subject.file) + subject.findings)
-            found = [other for other in found if other.file != subject.file]
+            found = [other for other in found if other.file != subject.file or other.declaration is not None]
     return sorted(found + launched, key=lambda subject: order[subject.file])
 
 
@@ -190,7 +190,7 @@ def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, 
     return Subject(file or draft.origin.file, name, declaration, tuple(draft.findings), text, draft)
 
 
-def _file(given: Input, choice: Choice) -> tuple[Subject | None, list[Command]]:
+def _file(given: Input, choice: Choice) -> tuple[list[Subject], list[Command]]:
     """What a file declares, or is wrong with it, and its launch commands. It is a topology file unless seen not to be."""
     # A preflight, which has its command already, has no need of it.
     from rankbind.launch import sources
@@ -201,17 +201,47 @@ def _file(given: Input, choice: Choice) -> tuple[Subject | None, list[Command]]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         unread = Finding("RB901", f"cannot read {given.file}: {reason}", labels=(start,))
-        return Subject(given.file, findings=(unread,)), []
+        return [Subject(given.file, findings=(unread,))], []
     if sources.kind_of(given.file, text) in (None, "topology"):
         try:
-            return Subject(given.file, declaration=config.parse(text, given.file), text=text), []
+            return [Subject(given.file, declaration=config.parse(text, given.file), text=text)], []
         except ConfigError as error:
             findings = tuple(found for found in error.findings if isinstance(found, Finding))
-            return Subject(given.file, findings=findings, text=text), []
+            return [Subject(given.file, findings=findings, text=text)], []
     read = sources.commands(given.file, text)
     started = [command for command in map(engines.with_entrypoint, read.commands) if _engine(command, choice)]
+    machine = [command for command in read.commands if command.published] if started else []
     findings = read.findings if started or read.findings else (Finding("RB907", _nothing(choice), labels=(start,)),)
-    return Subject(given.file, findings=findings, text=text) if findings else None, started
+    found = [Subject(given.file, findings=findings, text=text)] if findings else []
+    if machine:
+        found.append(of_draft(_published(machine), file=given.file, name="published ports", text=text))
+    return found, started
+
+
+def _published(commands: Sequence[Command]) -> Draft:
+    """The ports of machines that containers are reached at, as a deployment of its own: whoever publishes binds them."""
+    draft = Draft("the containers' ports", commands)
+    machines = list(dict.fromkeys(port.host or SHARED_HOST for command in commands for port in command.published))
+    draft.axis("machine", len(machines))
+    for rank, machine in enumerate(machines):
+        draft.host(machine, [rank])
+    for command in commands:
+        for port in command.published:
+            name = f"{command.name or 'container'}:{port.target}"
+            again = sum(other == name or other.startswith(f"{name} ") for other in draft.names)
+            name += f" {again + 1}" if again else ""
+            host = f"[{port.address}]" if ":" in port.address else port.address or "*"
+            said = Word(str(port.port), port.span)
+            draft.resource(
+                name,
+                said,
+                owner={"machine": machines.index(port.host or SHARED_HOST)},
+                bind=f"tcp://{host}:{port.port}",
+                process="container runtime",
+                remedies={"RB2": "publish it on another port of the machine"},
+            )
+            draft.knob(f"the port that {name} is published on,", port.port, said, moves=[(name, "bind")])
+    return draft
 
 
 def _nothing(choice: Choice) -> str:

@@ -37,6 +37,7 @@ class Tiny:
             return draft
         tp, port = (command.words[command.texts.index(option) + 1] for option in ("--tp", "--port"))
         draft.axis("tp", int(tp.text), tp)
+        draft.host(command.host or "0", range(int(tp.text)))
         draft.resource(
             "http",
             port,
@@ -138,3 +139,51 @@ def test_the_release_that_is_chosen() -> None:
 def test_a_command_that_starts_nothing(choice: Choice, message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         subjects([], typed(["sleep", "1"]), choice)
+
+
+COMPOSE = """
+services:
+  a:
+    image: lab/tiny:1.0
+    command: --tp 2 --port 8000
+    ports: ["8000:8000"]
+  b:
+    image: lab/tiny:1.0
+    command: --tp 2 --port 8000
+    ports: ["127.0.0.1:8000:8000"]
+  c:
+    image: lab/tiny:1.0
+    network_mode: host
+    command: --tp 2 --port 8000
+"""
+
+
+def test_what_is_published_is_bound_on_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+
+    found = subjects([Input(str(tmp_path / "compose.yaml"))])
+
+    assert [subject.name for subject in found] == ["published ports", "a", "b", "c"]
+    verdict = judge(found, suggest=True)
+    assert [[finding.code for finding in findings] for findings in verdict.findings] == [
+        ["RB201"],
+        [],
+        [],
+        ["RB501", "RB501"],
+    ]
+    (clash,) = verdict.findings[0]
+    assert clash.fix == "publish it on another port of the machine"
+    assert [label.span.line for label in clash.labels] == [6, 10]
+    assert {tuple(finding.facts["resources"]) for finding in verdict.findings[3]} == {
+        ("a:8000", "http"),
+        ("b:8000", "http"),
+    }
+
+
+def test_what_is_remarked_of_a_file_is_told_with_what_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE + "  d:\n    extends: {file: other.yaml, service: x}\n")
+
+    found = subjects([Input(str(tmp_path / "compose.yaml"))])
+
+    assert [subject.name for subject in found] == ["published ports", "a", "b", "c"]
+    assert [finding.code for finding in found[1].findings] == ["RB609"]
