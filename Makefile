@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The torch the tests are run with; rankbind itself takes any (extra `torch`).
 TORCH := torch==2.13.0
 
-.PHONY: demo test chaos e2e lint setup environments benchmark docs clean
+.PHONY: demo test chaos e2e parsers lint setup environments benchmark docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -19,6 +19,12 @@ chaos: $(VENV)/.test
 
 e2e: $(VENV)/.test environments
 	$(BIN)/python -m pytest tests/e2e -m e2e -n 0 $(ARGS)
+
+# The engines' own parsers, of every release that can be had (a few hundred MB).
+parsers: $(VENV)/.test environments
+	$(BIN)/python integrations/sglang/tools/options.py --fetch
+	$(BIN)/python integrations/vllm/tools/options.py --fetch
+	$(BIN)/python -m pytest tests/integrations -m parsers $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
@@ -52,4 +58,4 @@ $(VENV)/.test: pyproject.toml $(VENV)/.demo
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-sglang dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-sglang .venv-vllm dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

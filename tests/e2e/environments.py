@@ -1,4 +1,4 @@
-"""Builds the environments that hold real SGLang, one for each release tested, under .venv-sglang/ of the repository.
+"""Builds the environments that hold real SGLang and vLLM, one for each release tested, in the repository.
 
     python tests/e2e/environments.py          # with the python of .venv, whose torch they share
 
@@ -9,7 +9,10 @@ complete when its last file, `.complete`, says what it was made from.
     .venv-sglang/packages-X      those that differ, for release X (0.5.15 takes those of 0.5.14)
     .venv-sglang/X/bin/python    SGLang X, on a torch without triton and without a GPU (see standins/)
 
-Everything is installed without its dependencies: SGLang's own list asks for another torch and for gigabytes of CUDA.
+    .venv-vllm/common            what vLLM takes besides
+    .venv-vllm/X/bin/python      the Python of vLLM X, without its kernels, on the packages above
+
+Everything is installed without its dependencies: the engines' own lists ask for another torch and gigabytes of CUDA.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +33,7 @@ from filelock import FileLock
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1] / ".venv-sglang"
+VLLM_HOME = HERE.parents[1] / ".venv-vllm"
 
 RELEASES = {"0.5.14": "0.5.14", "0.5.15": "0.5.14", "0.5.23": "0.5.23"}
 """Each release tested, and the release whose packages it takes."""
@@ -34,24 +41,36 @@ RELEASES = {"0.5.14": "0.5.14", "0.5.15": "0.5.14", "0.5.23": "0.5.23"}
 KERNELS = frozenset({"0.5.23"})
 """Releases that cannot be imported without sgl_kernel."""
 
+VLLM_RELEASES = {"0.11.0": "0.5.14", "0.33.0": "0.5.23"}
+"""Each release of vLLM tested, and the release of SGLang whose packages it takes."""
+
+VLLM_NEEDS = (".py", ".json", ".txt", "METADATA")
+"""How the files end that are taken out of a wheel of 400 MB: the rest are kernels, and what they are made from."""
+
 
 def main() -> None:
     """Build what is missing; one process at a time."""
     started = time.monotonic()
     HOME.mkdir(exist_ok=True)
+    VLLM_HOME.mkdir(exist_ok=True)
     with FileLock(HOME / ".lock"), ThreadPoolExecutor(max_workers=2) as pool:
         jobs = [
             pool.submit(_packages, "common"),
             *(pool.submit(_packages, f"packages-{packages}") for packages in sorted(set(RELEASES.values()))),
             *(pool.submit(_release, release, packages) for release, packages in RELEASES.items()),
+            pool.submit(_packages, "vllm", VLLM_HOME / "common"),
+            *(pool.submit(_vllm_release, release, packages) for release, packages in VLLM_RELEASES.items()),
         ]
         built = sum(job.result() for job in jobs)
-    print(f"SGLang {', '.join(RELEASES)} under {HOME.name}/: {built} built, {time.monotonic() - started:.0f} s")
+    print(
+        f"SGLang {', '.join(RELEASES)} under {HOME.name}/, vLLM {', '.join(VLLM_RELEASES)} under {VLLM_HOME.name}/: "
+        f"{built} built, {time.monotonic() - started:.0f} s"
+    )
 
 
-def _packages(name: str) -> bool:
+def _packages(name: str, folder: Path | None = None) -> bool:
     requirements = HERE / f"requirements-{name}.txt"
-    folder = HOME / name
+    folder = folder or HOME / name
     if _is_complete(folder, requirements.read_text()):
         return False
     _pip(folder, "--requirement", str(requirements))
@@ -60,19 +79,55 @@ def _packages(name: str) -> bool:
 
 
 def _release(release: str, packages: str) -> bool:
-    folder = HOME / release
+    standins = [HERE / "standins" / "cpu", *([HERE / "standins" / "kernels"] if release in KERNELS else [])]
+    path = [HOME / f"packages-{packages}", HOME / "common", *standins]
+    return _environment(
+        HOME / release,
+        f"sglang {release}",
+        path,
+        start="import sglang_on_cpu\n",
+        fill=lambda site: _pip(site, f"sglang=={release}"),
+    )
+
+
+def _vllm_release(release: str, packages: str) -> bool:
+    path = [HOME / f"packages-{packages}", HOME / "common", VLLM_HOME / "common", HERE / "standins" / "vllm"]
+    what = f"vllm {release}\n{VLLM_NEEDS}"
+    return _environment(VLLM_HOME / release, what, path, start="", fill=lambda site: _vllm(site, release))
+
+
+def _vllm(site: Path, release: str) -> None:
+    """Put the Python of vLLM there, and the plugin that has it start without a GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+                *("--only-binary", ":all:", "--dest", folder, f"vllm=={release}"),
+            ],
+            check=True,
+        )
+        (wheel,) = Path(folder).iterdir()
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site, [name for name in archive.namelist() if name.endswith(VLLM_NEEDS)])
+    metadata = site / "vllm_on_cpu-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-on-cpu\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[vllm.platform_plugins]\ncpu = vllm_on_cpu:platform\n")
+
+
+def _environment(folder: Path, what: str, path: list[Path], *, start: str, fill: Callable[[Path], None]) -> bool:
+    """A python that has `what` of its own, the torch of this one, and the packages of `path`."""
     torch = importlib.metadata.distribution("torch")
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    standins = [HERE / "standins" / "cpu", *([HERE / "standins" / "kernels"] if release in KERNELS else [])]
-    path = "".join(f"{entry}\n" for entry in (HOME / f"packages-{packages}", HOME / "common", *standins))
-    made_from = f"sglang {release}\ntorch {torch.version} {torch.locate_file('')}\npython {sys.version}\n{path}"
+    lines = "".join(f"{entry}\n" for entry in path)
+    made_from = f"{what}\ntorch {torch.version} {torch.locate_file('')}\npython {sys.version}\n{lines}"
     if _is_complete(folder, made_from):
         return False
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    _pip(site, f"sglang=={release}")
+    fill(site)
     for entry in {Path(str(file)).parts[0] for file in torch.files or ()} - {"..", "__pycache__"}:
         (site / entry).symlink_to(Path(str(torch.locate_file(entry))))
-    (site / "environment.pth").write_text(f"{path}import sglang_on_cpu\n")
+    (site / "environment.pth").write_text(f"{lines}{start}")
     _complete(folder, made_from)
     return True
 
