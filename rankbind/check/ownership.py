@@ -197,7 +197,7 @@ def _nobody(plan: Plan, resource: Resource, missing: list[tuple[int, ...]]) -> F
     values = [dict(zip(axes, value, strict=True)) for value in missing]
     return Finding(
         "RB101",
-        f"nobody owns {resource.name} for {_values(values)}",
+        f"nobody owns {resource.name} for {_values(plan.job.topology, values)}",
         labels=(
             *plan.owner_label(resource, "lets nobody through there"),
             *plan.value("resources", resource.name, "once_per", text="one owner for each of these is promised"),
@@ -211,13 +211,16 @@ def _several(plan: Plan, resource: Resource, several: Mapping[tuple[int, ...], l
     axes = resource.once_per or ()
     found = [(dict(zip(axes, value, strict=True)), ranks) for value, ranks in several.items()]
     free = free_along(plan.job.topology, several.values(), resource)
-    details = [f"{_values([at])}: {ranks_text(ranks)} on {hosts_text(plan, ranks)}" for at, ranks in found[:4]]
+    details = [
+        f"{_values(plan.job.topology, [at])}: {ranks_text(ranks)} on {hosts_text(plan, ranks)}"
+        for at, ranks in found[:4]
+    ]
     if len(several) > 4:
         details.append(f"... and {len(several) - 4} more like these")
     at, first = found[0]
     return Finding(
         "RB102",
-        f"{resource.name} has several owners: {ranks_text(first)} for {_values([at])}"
+        f"{resource.name} has several owners: {ranks_text(first)} for {_values(plan.job.topology, [at])}"
         + (f", and so for {len(several) - 1} more" if len(several) > 1 else "")
         + (f"; the owner is free along {', '.join(free)}" if free else ""),
         labels=(
@@ -269,7 +272,9 @@ def hosts_text(plan: Plan, ranks: Iterable[int]) -> str:
     return f"host{'s' * (len(names) != 1)} {few(names)}" if names else "no host"
 
 
-def _values(values: list[dict[str, int]]) -> str:
-    if values == [{}]:
+def _values(topology: Topology, values: list[dict[str, int]]) -> str:
+    """``dp 0, dp 1``; axes with one index tell nothing apart."""
+    told = [{name: index for name, index in value.items() if topology.sizes[name] > 1} for value in values]
+    if told == [{}]:
         return "the whole job"
-    return few([" ".join(f"{name} {index}" for name, index in value.items()) for value in values])
+    return few([" ".join(f"{name} {index}" for name, index in value.items()) for value in told])

@@ -157,8 +157,7 @@ class Draft:
     def to_toml(self) -> str:
         """The topology file that the commands imply."""
         lines = [f"# What {self.engine} starts, as rankbind reads it:"]
-        for command in self.commands:
-            lines.append(_comment(f"  {_shown(command)}"))
+        lines += [_comment(f"  {_shown(command)}") for command in self.commands]
         lines += [_comment(f"{word.text} is not looked at: {reason}") for word, reason in self.ignored]
         lines.append("")
         data = self._whole()

@@ -1,4 +1,4 @@
-"""Engines whose launch commands can be read: each lives in a distribution of its own and is found by its entry point."""
+"""Engines whose launch commands can be read: each in a distribution of its own, found by its entry point."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def find(name: str) -> Engine:
     if name not in known:
         others = f"; installed: {', '.join(sorted(known))}" if known else ""
         raise LaunchError(
-            f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (the engine itself is not needed)"
+            f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (without the engine itself)"
         )
     return _load(name)
 

@@ -191,7 +191,7 @@ def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, 
 
 
 def _file(given: Input, choice: Choice) -> tuple[list[Subject], list[Command]]:
-    """What a file declares, or is wrong with it, and its launch commands. It is a topology file unless seen not to be."""
+    """What a file declares, or what is wrong with it, and its commands. It is a topology file unless seen not to be."""
     # A preflight, which has its command already, has no need of it.
     from rankbind.launch import sources
 
@@ -219,7 +219,7 @@ def _file(given: Input, choice: Choice) -> tuple[list[Subject], list[Command]]:
 
 
 def _published(commands: Sequence[Command]) -> Draft:
-    """The ports of machines that containers are reached at, as a deployment of its own: whoever publishes binds them."""
+    """The ports of machines that containers are reached at, as a deployment of its own: their runtime binds them."""
     draft = Draft("the containers' ports", commands)
     machines = list(dict.fromkeys(port.host or SHARED_HOST for command in commands for port in command.published))
     draft.axis("machine", len(machines))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rankbind.check.plan import Plan
 from rankbind.report import machine
 from rankbind.report.style import Row, cells, paint, safe, wrap
+from rankbind.topology import Topology
 
 _HEADINGS = ("resource", "address", "rank", "process", "host", "coordinates", "endpoint")
 
@@ -22,6 +23,7 @@ class Entry:
         text: the address on that rank; None where there is none.
         candidate: whether it takes the address only if it is elected (``rank="any"``).
         process: which process takes it, where it is one beside the rank.
+        idle: the axes that say nothing more: they have one index, or are another axis uncut.
     """
 
     resource: str
@@ -32,6 +34,7 @@ class Entry:
     text: str | None
     candidate: bool = False
     process: str | None = None
+    idle: frozenset[str] = frozenset()
 
 
 def entries(plan: Plan, resource: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
@@ -45,6 +48,7 @@ def entries(plan: Plan, resource: str | None = None, host: str | None = None) ->
 
 def _entries(plan: Plan) -> Iterator[Entry]:
     topology = plan.job.topology
+    idle = _idle(topology)
     for resource in plan.job.resources:
         bindings = [binding for binding in plan.bindings if binding.resource is resource]
         for binding in bindings:
@@ -57,15 +61,26 @@ def _entries(plan: Plan) -> Iterator[Entry]:
                 binding.text,
                 binding.election is not None,
                 resource.process,
+                idle,
             )
         bound = {binding.rank for binding in bindings}
         for rank in plan.owners.get(resource.name, ()):
             if rank not in bound:
                 for node in plan.nodes[rank] or (None,):
                     name = None if node is None else plan.host_name(node)
-                    yield Entry(
-                        resource.name, "", rank, name, topology.coordinates(rank), None, process=resource.process
-                    )
+                    at = topology.coordinates(rank)
+                    yield Entry(resource.name, "", rank, name, at, None, process=resource.process, idle=idle)
+
+
+def _idle(topology: Topology) -> frozenset[str]:
+    sizes = topology.sizes
+    uncut = {
+        name
+        for view in topology.views.values()
+        for name in view.axes
+        if len(view.of) == 1 and sizes[name] == sizes[view.of[0]]
+    }
+    return frozenset(name for name, size in sizes.items() if size == 1) | uncut
 
 
 def untold(plan: Plan) -> tuple[str, ...]:
@@ -177,6 +192,6 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         str(entry.rank),
         safe("-".join((entry.process or "-").split())),
         "-" if entry.host is None else safe(entry.host),
-        ",".join(f"{name}={index}" for name, index in entry.coordinates.items()) or "-",
+        ",".join(f"{name}={index}" for name, index in entry.coordinates.items() if name not in entry.idle) or "-",
         ("-" if entry.text is None else safe(entry.text)) + (" (if elected)" if entry.candidate else ""),
     )
