@@ -75,7 +75,7 @@ def test_the_smallest_change() -> None:
     found = invoke("check", "--suggest", "serve.sh")
 
     assert found.exit_code == 1
-    assert "  serve.sh [line 3]: --kv-events-config endpoint 5557 -> 5556\n" in found.output
+    assert "  serve.sh [line 3]: --kv-events-config endpoint 5557 -> 5558\n" in found.output
 
 
 def test_the_smallest_change_for_a_program() -> None:

@@ -140,7 +140,7 @@ def _finding(plans: Sequence[Plan], names: Sequence[str], code: str, found: list
         detail = SILENT
     return Finding(
         code,
-        _message(names, who, code, first),
+        _message(names, who if code == "RB504" else sorted(rows[0].ranks), code, first),
         Level.WARNING if drawn else _LEVELS.get(code, Level.ERROR),
         labels=tuple(_labels(plans, names, found)),
         facts={

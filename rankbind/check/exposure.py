@@ -58,7 +58,7 @@ def _finding(plan: Plan, code: str, found: Sequence[Binding], one: str, several:
         details=(
             *texts[:_SHOWN],
             *more,
-            "whoever reaches the host can send to them, and an engine deserialises what arrives at its ZMQ sockets",
+            "whoever reaches the host reaches them: to read what is published, to ask, and to send what is deserialised",
         ),
         fix=_instead(plan, of),
     )

@@ -209,3 +209,17 @@ def test_many_deployments_take_no_time() -> None:
     start = time.perf_counter()
     assert between(plans, [str(n) for n in range(64)]) == ()
     assert time.perf_counter() - start < 5  # 0.1 s where nothing else runs
+
+
+def test_what_meets_by_way_of_a_third_is_not_said_to_be_at_one_place() -> None:
+    def on(hosts: str) -> str:
+        return job("bind = 'tcp://*:9000'", f"[hosts.ranks]\n{hosts}")
+
+    finding = only(on("n0 = [0]\nn1 = [1]"), on("n1 = [0]\nn2 = [1]"), on("n2 = [0]\nn3 = [1]"))
+
+    assert finding.message == "x of a.toml and x of b.toml both bind tcp://*:9000 on host n1"
+    assert finding.facts["deployments"] == [0, 1, 2]
+    assert finding.details == (
+        "tcp://*:9000 on host n1: rank 1 of a.toml, rank 0 of b.toml",
+        "tcp://*:9000 on host n2: rank 1 of b.toml, rank 0 of c.toml",
+    )

@@ -71,7 +71,7 @@ def test_one_finding_for_all() -> None:
     assert len(found.labels) == 4
     assert found.details[0] == "r0: tcp://*:5557, tcp://*:5558 on ranks 0, 1"
     assert found.details[4] == "... 6 in all"
-    assert "deserialises" in found.details[-1]
+    assert "whoever reaches the host" in found.details[-1]
 
 
 def test_who_takes_it_is_named() -> None:

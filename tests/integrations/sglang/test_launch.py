@@ -216,7 +216,7 @@ CLEAN = [
     "--tp 16 --dp 16 --enable-dp-attention --nnodes 2 --dist-init-addr [fd00::1]:5000 --disaggregation-mode decode",
     "--disaggregation-mode prefill --disaggregation-bootstrap-port 9000",
     "--tp 4 --language-only",
-    "--tp 4 --grpc-mode --port 40000",
+    "--tp 4 --grpc-mode --port 8000",
     "--tp 4 --base-gpu-id 4 --nccl-port 20000",
     "--tp 8 --nnodes 2 --dist-init-addr head.example:5000",
 ]
@@ -225,7 +225,141 @@ CLEAN = [
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("options", CLEAN)
 def test_sane_launches_are_clean(version: str, options: str) -> None:
-    assert judged(f"{SERVER} {options}", version=version) == []
+    """At most it is said, once, who asks nobody who it is."""
+    findings = of_draft(draft_of(f"{SERVER} {options}", version=version)).checked()
+    exposed = any(option in options for option in ("--host", "kv-events"))
+    assert [(finding.code, finding.level) for finding in findings] == [("RB301", Level.NOTE)] * exposed
+
+
+@pytest.mark.parametrize(
+    ("options", "anywhere", "public", "said"),
+    [
+        ("", [], [], ""),
+        ("--nccl-port 20000", [], [], ""),
+        ("--host 0.0.0.0", ["http"], [], "take 127.0.0.1 or an address"),
+        ("--host 0.0.0.0 --ssl-certfile c --ssl-keyfile k", ["http"], [], "add --api-key"),
+        ("--host :: --api-key k", [], [], ""),
+        ("--host :: --admin-api-key k", [], [], ""),
+        ("--host 0.0.0.0 --api-key k --encoder-only", ["http"], [], "take 127.0.0.1"),
+        ("--host 0.0.0.0 --grpc-mode", ["grpc", "http"], [], "take 127.0.0.1"),
+        (KV, ["kv-events"], [], "let a firewall"),
+        (KV.replace("*", "10.0.0.1"), [], [], ""),
+        (
+            f"--tp 2 --dp 2 {REPLAYED.replace('5558', '5600')} --load-publish-endpoint auto",
+            ["kv-events", "load-events"],
+            [],
+            "let a firewall",
+        ),
+        ("--host 0.0.0.0 --disaggregation-mode prefill --api-key k", ["pd-bootstrap"], [], "take"),
+        ("--host 8.8.8.8", [], ["http"], "private network"),
+        ("--host 8.8.8.8 --api-key k", [], [], ""),
+        (
+            "--tp 2 --dp 2 --enable-dp-attention --nnodes 2 --dist-init-addr 8.8.8.8:5000",
+            [],
+            ["tokenizer", "detokenizer", "scheduler-input", "load-collector", "scheduler-input-dp", "dp-handshake"],
+            "private network",
+        ),
+    ],
+)
+def test_who_asks_nobody(options: str, anywhere: list[str], public: list[str], said: str) -> None:
+    findings = {finding.code: finding for finding in of_draft(draft_of(f"{SERVER} {options}")).checked()}
+    open_to = {code: findings[code].facts["resources"] if code in findings else [] for code in ("RB301", "RB302")}
+    assert open_to == {"RB301": anywhere, "RB302": public}
+    shown = findings.get("RB302" if public else "RB301")
+    assert said in (shown.fix or "" if shown else "")
+
+
+# Knobs
+
+
+MOVABLE: list[tuple[str, str, dict[str, str]]] = [
+    *(("0.5.23", options, {}) for options in CLEAN),
+    ("0.5.12", "--tp 2 --dp 2 --enable-dp-attention --port 65400", {}),
+    ("0.5.23", "--tp 2 --dp 2 --enable-dp-attention --port 65400 --nccl-port 20000", {}),
+    ("0.5.23", f"--tp 2 --dp 2 {REPLAYED.replace('5558', '5600')} --load-publish-endpoint auto", {}),
+    ("0.5.23", f"--tp 2 --dp 2 {REPLAYED.replace('5558', '5600')} --load-publish-endpoint tcp://*:5700", {}),
+    ("0.5.23", KV.replace("*", "10.0.0.1"), {"SGLANG_DP_RANK": "3"}),
+    ("0.5.23", REPLAYED, {"SGLANG_DP_RANK": "3"}),
+    ("0.5.23", "--disaggregation-mode prefill", {}),
+    ("0.5.23", "--tp 2 --language-only", {}),
+    ("0.5.23", "--tp 2 --gated-launch-port 7000", {}),
+    ("0.5.23", "--remote-instance-weight-loader-start-seed-via-transfer-engine", {}),
+    ("0.5.23", "--decoupled-spec-role verifier --decoupled-spec-bind-endpoint tcp://*:7100", {}),
+    ("0.5.23", "--moe-a2a-backend nixl", {}),
+    (
+        "0.5.23",
+        "--tp 4 --elastic-ep-backend mooncake --enable-elastic-expert-backup --nnodes 2 --dist-init-addr 10.0.0.1:5000",
+        {"SGLANG_TCP_STORE_PORT": "29700"},
+    ),
+    ("0.5.23", "", {"DUMPER_SERVER_PORT": "9000"}),
+    ("0.5.23", "", {"SGLANG_GRPC_PORT": "9000"}),
+    ("0.5.23", "--grpc-port 9000", {}),
+    ("0.5.14", "", {"SGLANG_ENABLE_GRPC": "1"}),
+    ("0.5.14", "", {"SGLANG_ENABLE_GRPC": "1", "SGLANG_GRPC_PORT": "9000"}),
+    ("0.5.14", "--grpc-mode --grpc-http-sidecar-port 9000", {}),
+    ("0.5.23", "--grpc-mode", {}),
+    *(
+        (version, f"--tp 4 --dp 4 --enable-dp-attention {options}", {"SGLANG_RUST_SERVER": "1"})
+        for version in ("0.5.19", "0.5.23")
+        for options in ("--grpc-port 9000", "--nnodes 2 --dist-init-addr 10.0.0.1:5000")
+    ),
+]
+
+
+def ports_of(draft: Draft) -> dict[tuple[str, str, str, int], int]:
+    """By resource, role, role with its number and rank: the ports of what somebody has to choose one for."""
+    found: dict[tuple[str, str, str, int], int] = {}
+    for b in Plan(draft.declaration()).bindings:
+        if b.endpoint and b.endpoint.transport == "tcp" and not b.endpoint.kernel_picks:
+            alike = [address for address in b.resource.addresses if address.role == b.address.role]
+            at = 1 + next(at for at, address in enumerate(alike) if address is b.address)
+            found[b.resource.name, b.address.role, f"{b.address.role} {at}", b.rank] = b.endpoint.first
+    return found
+
+
+@pytest.mark.parametrize(("version", "options", "environment"), MOVABLE)
+def test_what_turns_moves_what_it_says(version: str, options: str, environment: dict[str, str]) -> None:
+    """Each knob is turned in the command, and that is read again."""
+    text = f"{SERVER} {options}"
+    draft = draft_of(command(text, environment), version=version)
+    before = ports_of(draft)
+    moved: list[tuple[str, str, str, int]] = []
+    for knob in draft.knobs:
+        assert knob.value > 0
+        old, new = f":{knob.value}", str(knob.value - 20)
+        variables = environment | {knob.flag: new} if knob.flag.isupper() else environment
+        if knob.flag.startswith("-"):
+            turned = text.replace(old, f":{new}") if old in text else f"{text} {knob.flag} {new}"
+        else:
+            turned = text
+        after = ports_of(draft_of(command(turned, variables), version=version))
+        ours = [key for key in before if {key[:2], (key[0], key[2])} & knob.moves]
+        assert after == before | {key: before[key] - 20 for key in ours}, knob
+        moved += ours
+        assert bool(knob.span) == (old in text or f" {knob.value}" in text or knob.flag in environment)
+    assert sorted(moved) == sorted(before)
+
+
+def test_what_nothing_moves_one_for_one() -> None:
+    """The loads are packed behind the events; behind the replays, as long as these are there."""
+    text = f"{SERVER} --tp 2 --dp 2 {REPLAYED.replace('5558', '5559')} --load-publish-endpoint auto"
+    draft = draft_of(text)
+    assert bound(draft, "load-events") == ["tcp://*:5561", "tcp://*:5562"]
+    assert bound(draft_of(text.replace("*:5559", "*:5569")), "load-events") == ["tcp://*:5559", "tcp://*:5560"]
+    assert "load-events" not in {resource for knob in draft.knobs for resource, _ in knob.moves}
+
+
+def test_nodes_with_commands_of_their_own_have_a_port_of_their_own() -> None:
+    commands = [command(f"{NODES} {node} --base-gpu-id {8 * node}", host="a") for node in (0, 1)]
+    (draft,) = drafts(*commands)
+    assert [(knob.flag, knob.value) for knob in draft.knobs] == [
+        ("--port", 30000),
+        ("--port of node 1", 30000),
+        ("--dist-init-addr port", 5000),
+    ]
+    verdict = judge([of_draft(draft)], suggest=True)
+    assert verdict.suggestion
+    assert verdict.suggestion.lines(["it"]) == ("it: --port of node 1 30000 (the default) -> 30001",)
 
 
 # Options
@@ -252,7 +386,7 @@ def test_an_option_of_another_release() -> None:
     (finding,) = draft.findings
     assert (finding.code, finding.level) == ("RB608", Level.NOTE)
     assert "0.5.9 to 0.5.10" in finding.message
-    assert finding.fix == "say which release it is: --engine-version 0.5.10"
+    assert finding.fix == "say which release it is: --engine-version sglang=0.5.10"
     assert [word.text for word, _ in draft.ignored] == ["--ds-heavy-token-num", "3"]
     assert "# --ds-heavy-token-num is not looked at" in draft.to_toml()
     assert draft.declaration().job.topology.size == 2
@@ -276,6 +410,17 @@ def test_a_stray_word() -> None:
     (finding,) = judged(f"{SERVER} stray")
     assert finding.code == "RB605"
     assert "'stray'" in finding.message
+
+
+@pytest.mark.parametrize("option", ["--ds-heavy-token-num", "--tp-sizes"])
+def test_a_release_that_is_not_known_yet(option: str) -> None:
+    """It is read as the newest, may have options that nobody here knows, and near ones may be no mistake."""
+    draft = draft_of(f"{SERVER} {option} 3 --tp 2", version="0.6.0")
+    assert not draft.refused
+    assert [(finding.code, finding.level, finding.fix) for finding in draft.findings] == [("RB608", Level.NOTE, None)]
+    assert draft.declaration().job.topology.size == 2
+    for known in ("0.5.23", "v0.5.23", "0.5.23.post1"):
+        assert draft_of(f"{SERVER} {option} 3 --tp 2", version=known).refused
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
@@ -624,9 +769,9 @@ def test_two_servers_on_one_host() -> None:
     """C62, C63: the same command twice, and HTTP on a port that another derives."""
     attention = f"{SERVER} --tp 2 --dp 2 --enable-dp-attention"
     for one, other in ((attention, attention), (attention, f"{SERVER} --port 30235 --base-gpu-id 2")):
-        found = judge([of_draft(draft) for draft in drafts(one, other)])
+        found = judge([of_draft(draft) for draft in drafts(one, other)]).findings
         assert any(finding.code in ("RB501", "RB503") for findings in found for finding in findings)
-    apart = judge([of_draft(draft) for draft in drafts(SERVER, f"{SERVER} --port 31000 --base-gpu-id 1")])
+    apart = judge([of_draft(draft) for draft in drafts(SERVER, f"{SERVER} --port 31000 --base-gpu-id 1")]).findings
     assert not [finding for findings in apart for finding in findings if finding.fails]
 
 
@@ -683,6 +828,43 @@ def test_forward_pass_metrics() -> None:
     assert judged(flag) == []
     findings = judged(f"{flag} --forward-pass-metrics-ipc-name ipc:///run/fpm")
     assert codes(findings) == ["RB102", "RB202"]
+
+
+EPP = KV.replace("*", "epp.default.svc.cluster.local")
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "expected"),
+    [
+        # To a router that listens, by the way in which some do: nothing is wrong.
+        ("0.5.12", EPP, ["RB215"]),
+        ("0.5.23", EPP, ["RB215"]),
+        ("0.5.23", f"--tp 2 --dp 2 {KV.replace('*', '10.0.0.9')}", ["RB215"]),
+        # To the launch itself: nobody listens there.
+        ("0.5.23", KV.replace("*", "127.0.0.1"), ["RB210"]),
+        ("0.5.23", KV.replace("*", "localhost"), ["RB210"]),
+        ("0.5.23", f"--host 10.0.0.9 {KV.replace('*', '10.0.0.9')}", ["RB210"]),
+        ("0.5.23", f"--tp 2 --nnodes 2 --dist-init-addr 10.0.0.9:5000 {KV.replace('*', '10.0.0.9')}", ["RB210"]),
+        ("0.5.12", KV.replace("*", "0.0.0.0"), ["RB210"]),
+    ],
+)
+def test_publishers_that_connect(version: str, options: str, expected: list[str]) -> None:
+    draft = draft_of(f"{SERVER} {options}", version=version)
+    findings = [finding for finding in of_draft(draft).checked() if finding.code != "RB301"]
+    assert sorted({finding.code for finding in findings}) == expected
+    assert [finding for finding in findings if finding.fails] == (findings if expected == ["RB210"] else [])
+    assert bound(draft, "kv-events") == []
+    if expected == ["RB215"]:
+        assert ("/server_info" in findings[0].message) == (version == "0.5.23")
+
+
+def test_a_replay_beside_a_publisher_that_connects() -> None:
+    """It is bound all the same, and told."""
+    draft = draft_of(f"{SERVER} {REPLAYED.replace('*:5557', 'epp.default.svc:5557')}")
+    assert bound(draft, "kv-events", "replay") == ["tcp://*:5558"]
+    dialled = [str(d.endpoint) for d in Plan(draft.declaration()).dialled if d.resource.name == "kv-events"]
+    assert dialled == ["tcp://127.0.0.1:5558"]
+    assert not [finding for finding in of_draft(draft).checked() if finding.fails]
 
 
 def test_metrics_that_are_counted_twice() -> None:

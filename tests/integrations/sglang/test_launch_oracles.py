@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, cached_property
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from rankbind_sglang.launch import ENGINE
 from rankbind import check, config
 from rankbind.check.clashes import clashes
 from rankbind.check.plan import Binding, Dialled, Plan
-from rankbind.endpoint import MAX_PORT
+from rankbind.endpoint import MAX_PORT, Endpoint
 from rankbind.finding import Finding
 from rankbind.launch.command import Command, typed
 from rankbind.launch.draft import Draft
+from rankbind.template import Template
 
 from ...support.oracles import SGLANG_VERSIONS, load, option, owner_rows, recorded_collisions
 
@@ -73,7 +75,7 @@ class Launch:
         words = [str(node) if word == "{node}" else word for word in argv]
         return typed(["python", "-m", "sglang.launch_server", "--model-path", "m", *words], environment)
 
-    @property
+    @cached_property
     def findings(self) -> list[Finding]:
         return [*self.draft.findings, *check.run(self.declaration, self.plan)]
 
@@ -91,6 +93,20 @@ class Launch:
         """Those that are started."""
         return [rank for rank in self.plan.owners[name] if self.plan.nodes[rank]]
 
+    @cached_property
+    def outward(self) -> Mapping[str, Any]:
+        """What is said of events that go to somebody outside of the launch; empty where they do not."""
+        found = [finding for finding in self.codes("RB215") if finding.facts["resource"] == "kv-events"]
+        return found[0].facts if found else {}
+
+    def heard(self) -> list[Endpoint | None]:
+        """Where those subscribe who are told by the HTTP server."""
+        if self.outward.get("advertised"):
+            template = Template(self.outward["advertised"])
+            caches = self.topology.sizes["dp"] * self.topology.sizes["attn_dp"]
+            return [Endpoint.parse(template.render({"index": index})) for index in range(caches)]
+        return [d.endpoint for d in self.dialled("kv-events", outside=True)]
+
     def published(self) -> dict[int, dict[str, tuple[str, str]]]:
         """By rank and role, whether a KV event publisher binds or connects, and where."""
         found: dict[int, dict[str, tuple[str, str]]] = {rank: {} for rank in self.owners("kv-events")}
@@ -101,6 +117,11 @@ class Launch:
         for d in self.dialled("kv-events", outside=False):
             assert d.rank is not None
             found[d.rank]["pub"] = "connect", str(d.endpoint)
+        if self.outward:
+            template = Template(self.outward["endpoint"])
+            for rank, roles in found.items():
+                assert "pub" not in roles
+                roles["pub"] = "connect", template.render(self.plan.job.variables(rank))
         return found
 
 
@@ -255,7 +276,7 @@ def test_publishers_that_collide(row: Row) -> None:
 def test_advertised(row: Row) -> None:
     found = launch(row["id"])
     told = row["advertised_kv_events"]
-    heard = [d.endpoint for d in found.dialled("kv-events", outside=True)]
+    heard = found.heard()
     replay = [d.endpoint for d in found.dialled("kv-events", role="replay", outside=True)]
     loads = [d.endpoint for d in found.dialled("load-events", outside=True)]
     if not isinstance(told, dict):
@@ -263,16 +284,17 @@ def test_advertised(row: Row) -> None:
         return
     host = told["endpoint_host"]
     public = "10.0.0.1" if "--dist-init-addr" in row["argv"] else "127.0.0.1"
-    assert {e.host for e in heard} == {public if host in WILDCARDS else host.strip("[]")}
+    assert {e.host for e in heard if e} == {public if host in WILDCARDS else host.strip("[]")}
     for key, ports in (("endpoint", heard), ("replay_endpoint", replay), ("load_endpoint", loads)):
         base = told.get(f"{key}_port_base")
         expected = [] if base is None else list(range(base, base + told["dp_size"]))
-        assert [e.first for e in ports] == expected
+        assert [e.first for e in ports if e] == expected
     elsewhere = any(publisher["node"] for publisher in row["kv_publishers"])
     if ":" in host:
         assert found.codes("RB209")
     elif host not in (*WILDCARDS, "127.0.0.1"):
-        assert found.codes("RB210")
+        assert found.outward
+        assert not found.codes("RB210")
     elif row["version"] != "0.5.14":
         assert bool(found.codes("RB210", "RB211")) == elsewhere
 
@@ -428,13 +450,13 @@ def test_endpoints(row: Row) -> None:
     assert bool(wrong) == (endpoint in NOT_FOR_ZMQ or any("error" in each for each in row["by_index"].values()))
     four = Launch(row["version"], ["--tp-size", "4", "--dp-size", "4", "--kv-events-config", text])
     told = row["advertised"]
-    dialled = [d.endpoint for d in four.dialled("kv-events", outside=True)]
+    dialled = four.heard()
     if not isinstance(told, dict):
         assert dialled == []
         return
     host, base = told["endpoint_host"], told["endpoint_port_base"]
-    assert [e.first for e in dialled] == list(range(base, base + told["dp_size"]))
-    assert {e.host for e in dialled} == {"127.0.0.1" if host in WILDCARDS else host.strip("[]")}
+    assert [e.first for e in dialled if e] == list(range(base, base + told["dp_size"]))
+    assert {e.host for e in dialled if e} == {"127.0.0.1" if host in WILDCARDS else host.strip("[]")}
 
 
 # Bound for real

@@ -38,7 +38,11 @@ def launched(text: str) -> Command:
     words = shlex.split(text)
     variables = [word for word in words if word.startswith("VLLM_")]
     found = typed([*variables, "vllm", "serve", MOE, *(word for word in words if word not in variables)])
-    return replace(found, words=tuple(replace(word, certain="$" not in word.text) for word in found.words))
+    return replace(
+        found,
+        words=tuple(replace(word, certain="$" not in word.text) for word in found.words),
+        environment={name: replace(word, certain="$" not in word.text) for name, word in found.environment.items()},
+    )
 
 
 def read(*commands: str | Command, version: str | None = None) -> list[Draft]:
@@ -277,6 +281,77 @@ def test_a_rank_that_only_the_run_time_knows_follows_from_the_node(node: int) ->
     assert hosts(draft) == {"0": [0, 1, 2, 3], "1": [4, 5, 6, 7]}
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--port $P", "http"),
+        ("--port=$P", "http"),
+        ("-dp 4 -dpl 2 -dpa 10.0.0.1 -dpp $P", "dp-handshake"),
+        ("-tp 16 -n 2 --master-addr 10.0.0.1 --master-port $P", "torch-world"),
+        (f"VLLM_NIXL_SIDE_CHANNEL_PORT=$P -dp 2 {NIXL}", "nixl"),
+    ],
+)
+def test_a_port_that_only_the_run_time_knows_is_none_in_particular(option: str, name: str) -> None:
+    draft = one(launched(option))
+    assert {text.rpartition(":")[2] for text in bound(draft, name)} == {"0"}
+    assert failing(draft) == []
+    assert not any((name, "bind") in knob.moves for knob in draft.knobs)
+    assert len([finding for finding in draft.findings if "$P is known at run time" in finding.message]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "wanted"),
+    [
+        ("-tp 16 -n 2 --node-rank $R --master-addr $HEAD", "torch-world", "tcp://HEAD:29501"),
+        ("-dp 4 -dpl 2 -dpa ${HEAD} -dpr $R", "dp-handshake", "tcp://HEAD:29550"),
+        ("--host $IP", "http", "tcp://IP:8000"),
+        (f"VLLM_NIXL_SIDE_CHANNEL_HOST='$(hostname -i)' {NIXL}", "nixl", "tcp://hostname-i:5600"),
+    ],
+)
+def test_an_address_that_only_the_run_time_knows_is_some_address(option: str, name: str, wanted: str) -> None:
+    draft = one(launched(option))
+    assert set(bound(draft, name)) == {wanted}
+    assert failing(draft) == []
+    assert {finding.code for finding in findings(draft)} <= {"RB301", "RB609"}
+    # Which node it is follows from the others.
+    assert not any("$R " in finding.message for finding in draft.findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "codes", "said"),
+    [
+        # The model's name decides nothing else, but whether replicas are independent: its variable's name is none.
+        ("--model $MOE_MODEL --served-model-name x -dp 2", ["RB609"], "taken for dense"),
+        ("$MOE_MODEL --served-model-name x -dp 2", ["RB609"], "taken for dense"),
+        (f"m {EVENTS} $CFG", ["RB609"], EVENTS),
+        (f"m {EVENTS}.endpoint $EP {EVENTS}.enable_kv_cache_events true", ["RB609"], EVENTS),
+        (f"m {EVENTS}.endpoint=$EP {EVENTS}.enable_kv_cache_events true", ["RB609"], EVENTS),
+        ("m --config $FILE", ["RB608"], "--config $FILE"),
+        # An option that takes no value stays what it is.
+        ("m --enable-expert-parallel $MORE", ["RB609"], "$MORE is not set here"),
+    ],
+)
+def test_words_that_only_the_run_time_knows(text: str, codes: list[str], said: str) -> None:
+    given = typed(["vllm", "serve", *shlex.split(text)])
+    draft = one(replace(given, words=tuple(replace(word, certain="$" not in word.text) for word in given.words)))
+    assert not draft.refused
+    assert [finding.code for finding in draft.findings] == codes
+    assert said in draft.findings[0].message
+    assert bound(draft, "kv-events") == []
+
+
+def test_a_flag_before_a_word_that_only_the_run_time_knows_counts() -> None:
+    given = typed(["vllm", "serve", "m", "-dp", "2", "--enable-expert-parallel", "$MORE"])
+    draft = one(replace(given, words=tuple(replace(word, certain="$" not in word.text) for word in given.words)))
+    assert "ep" in draft.declaration().job.topology.sizes
+
+
+def test_a_size_that_only_the_run_time_knows_is_said() -> None:
+    [finding] = one(launched("-tp $TP --served-model-name $NAME")).findings
+    assert (finding.code, finding.fails) == ("RB609", False)
+    assert "--tensor-parallel-size" in finding.message
+
+
 # ---- --config
 
 
@@ -345,9 +420,26 @@ def test_a_service_called_vllm() -> None:
     assert "Kubernetes" in draft.findings[0].message
 
 
-def test_ports_from_a_base() -> None:
-    assert "VLLM_PORT 7000 on" in one(f"VLLM_PORT=7000 vllm serve {MOE} -dp 2").to_toml()
-    assert "a moment before" in one(f"vllm serve {MOE} -dp 2").to_toml()
+@pytest.mark.parametrize(
+    ("variable", "version", "wanted", "codes"),
+    [
+        ("", "0.27.0", ["tcp://127.0.0.1:0"] * 2, []),
+        ("VLLM_PORT=7000", "0.27.0", ["tcp://127.0.0.1:7000-7002"] * 2, ["RB201"]),
+        # Its own servers listen before anybody looks for a port.
+        ("VLLM_PORT=8000", "0.27.0", ["tcp://127.0.0.1:8001-8003"] * 2, ["RB201"]),
+        ("VLLM_PORT=$P", "0.27.0", ["tcp://127.0.0.1:0"] * 2, []),
+        ("VLLM_PORT=7000", "0.28.0", [], []),
+    ],
+)
+def test_ports_from_a_base(variable: str, version: str, wanted: list[str], codes: list[str]) -> None:
+    given = command(f"{variable} vllm serve {DENSE} -dp 2")
+    given = replace(given, environment={k: replace(v, certain="$" not in v.text) for k, v in given.environment.items()})
+    draft = one(given, version=version)
+    assert bound(draft, "torch-world") == wanted
+    found = [finding for finding in findings(draft) if finding.fails]
+    assert [finding.code for finding in found] == codes
+    # Who looks for a port takes another, unless both look at the same time.
+    assert all(finding.level == "warning" for finding in found)
 
 
 def test_nixl_by_environment() -> None:
@@ -648,6 +740,25 @@ def test_mooncake_bootstrap() -> None:
     assert failing(one(*processes)) == ["RB201"]
 
 
+@pytest.mark.parametrize(
+    ("version", "text", "ranks"),
+    [
+        ("0.15.1", "-tp 2 -pcp 2", []),
+        ("0.23.0", "-tp 2 -pcp 2", [0]),
+        ("0.24.0", "-tp 2 -pcp 2", [0, 2]),
+        ("0.23.0", "-tp 16 -n 2 --master-addr 10.0.0.1", [0, 8]),
+        ("0.24.0", "-tp 16 -n 2 --master-addr 10.0.0.1", [0]),
+        ("0.23.0", "-dp 4 -dpl 2 -dpa 10.0.0.1", [0]),
+        ("0.23.0", "-dp 4 -dpl 2 -dph -dpa 10.0.0.1", [0, 2]),
+        ("0.23.0", "-dp 2 -dpl 2 -dpm", [0, 1]),
+    ],
+)
+def test_who_starts_the_bootstrap_server(version: str, text: str, ranks: list[int]) -> None:
+    draft = one(f"vllm serve {MOE} {text} {transfer('MooncakeConnector')}", version=version)
+    bindings = Plan(draft.declaration()).bindings
+    assert [b.rank for b in bindings if b.resource.name == "mooncake-bootstrap"] == ranks
+
+
 def test_tiers_and_encoder_caches() -> None:
     tier = transfer("OffloadingConnector", secondary_tiers=[{"type": "p2p"}])
     assert bound(one(f"vllm serve {MOE} -dp 2 {tier}"), "p2p-tier") == ["tcp://localhost:5710", "tcp://localhost:5711"]
@@ -895,6 +1006,18 @@ def test_a_port_that_two_commands_say_is_one_knob() -> None:
     ]
 
 
+def test_a_port_that_two_commands_say_in_two_ways_is_two_knobs() -> None:
+    ways = [("VLLM_P2P_SIDE_CHANNEL_PORT=7000", {"type": "p2p"}), ("", {"type": "p2p", "port": 7000})]
+    alike = [
+        f"{way} vllm serve {MOE} -dp 2 -dpn {rank} -dpa 10.0.0.1 "
+        + transfer("OffloadingConnector", secondary_tiers=[tier])
+        for rank, (way, tier) in enumerate(ways)
+    ]
+    knobs = {knob.flag: set(knob.moves) for knob in one(*alike).knobs}
+    assert knobs["VLLM_P2P_SIDE_CHANNEL_PORT"] == {("p2p-tier", "bind")}
+    assert knobs["--kv-transfer-config port"] == {("p2p-tier-2", "bind")}
+
+
 def test_what_two_servers_are_told_to_move() -> None:
     pair = [f"CUDA_VISIBLE_DEVICES={gpu} vllm serve {DENSE} {events()}" for gpu in (0, 1)]
     drafts = read(*pair)
@@ -941,9 +1064,10 @@ def test_every_release(version: str) -> None:
         f"vllm serve {MOE} -dp 4 -tp 2 {events(replay_endpoint='tcp://*:6557')} {NIXL}",
         f"vllm serve {DENSE} -dp 2 {events()}",
         f"vllm serve {MOE} -dp 4 -dpl 2 -dpa 10.0.0.1 {events()}",
-        f"vllm serve {MOE} -dp 4 -dpl 2 -dph -dpa 10.0.0.1 --dph-is-here".replace(
-            " -dph ", " --data-parallel-hybrid-lb "
-        ).replace(" --dph-is-here", ""),
+        f"vllm serve {MOE} -dp 4 -dpl 2 --data-parallel-hybrid-lb -dpa 10.0.0.1",
     ):
         draft = one(text, version=version)
         assert failing(draft) == [], text
+        notes = sorted(finding.code for finding in findings(draft))
+        assert notes.count("RB301") == 1, text
+        assert set(notes) <= {"RB215", "RB301", "RB609"}, text

@@ -167,7 +167,7 @@ def test_nodes(row: Row, models: Mapping[bool, str]) -> None:
             "hybrid_lb": node.balancing == "hybrid",
             "world_size": node.sizes.world,
             "data_parallel_master_ip": node.address,
-            "data_parallel_rpc_port": node.rpc_port,
+            "data_parallel_rpc_port": node.rpc_port.number,
             "engine_cores": list(node.engines),
             "nnodes": node.nodes,
             "node_rank": node.node,

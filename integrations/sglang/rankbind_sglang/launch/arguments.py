@@ -120,11 +120,12 @@ _TELLS = (
 """The options without which nothing can be told of a launch."""
 
 
-def take_apart(command: Command, rules: Rules, draft: Draft, *, named: bool) -> Arguments:
+def take_apart(command: Command, rules: Rules, draft: Draft, *, named: bool | None) -> Arguments:
     """The arguments of `command`; what the engine refuses of them, or would not look at, goes to `draft`.
 
     Args:
-        named: whether somebody has said which release it is.
+        named: whether somebody has said that it is this release; None: nobody has said which one it is. Otherwise it
+            is a later one, which may have more options.
     """
     words = list(command.words[start_of(command.texts) or 0 :])
     if PurePosixPath(command.words[0].text).name == "sglang" or "serve" in command.texts[:4]:
@@ -264,7 +265,7 @@ def _refuse(refusal: Refusal, dests: Mapping[str, str], draft: Draft) -> None:
     draft.refuse("RB605", refusal.message, refusal.word, fix=fix, **facts)
 
 
-def _unknown(words: Sequence[Word], reading: Reading, rules: Rules, draft: Draft, *, named: bool) -> None:
+def _unknown(words: Sequence[Word], reading: Reading, rules: Rules, draft: Draft, *, named: bool | None) -> None:
     """What no option of the release takes. The engine stops there, if it is that release."""
     places = {id(word): at for at, word in enumerate(words)}
     # What follows a word that is refused may be its value.
@@ -281,17 +282,17 @@ def _unknown(words: Sequence[Word], reading: Reading, rules: Rules, draft: Draft
             _no_option(word, rules, draft, named=named)
 
 
-def _no_option(word: Word, rules: Rules, draft: Draft, *, named: bool) -> None:
+def _no_option(word: Word, rules: Rules, draft: Draft, *, named: bool | None) -> None:
     """An option that the release does not have."""
     name = word.text.partition("=")[0]
     elsewhere = [version for version in table().versions if name in _strings(version)]
-    near = None if elsewhere else _near(name, rules.release)
+    near = None if elsewhere or named is False else _near(name, rules.release)
     reason = f"SGLang {rules.release} has no option {name}" + (f"; {_ranges(elsewhere)} do" if elsewhere else "")
     if named or near is not None:
         draft.refuse("RB605", reason, word, fix=f"write {near}" if near else None, flag=name)
         return
     draft.ignored.append((word, reason))
-    fix = f"say which release it is: --engine-version {elsewhere[-1]}" if elsewhere else None
+    fix = f"say which release it is: --engine-version sglang={elsewhere[-1]}" if elsewhere and named is None else None
     draft.find("RB608", f"{name} is not looked at: {reason}", word, level=Level.NOTE, fix=fix, flag=name)
 
 

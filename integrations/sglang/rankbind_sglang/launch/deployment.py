@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import ip_address
 
@@ -15,7 +15,32 @@ from rankbind_sglang.launch.sizes import Sizes
 
 _PLUGIN = "RANKBIND_SGLANG"
 _PLUGINS_SINCE = 12
-_ANYWHERE = ("0.0.0.0", "::", "*")
+ANYWHERE = ("0.0.0.0", "::", "*")
+"""Hosts that are every address of one's own."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port, and what to turn to move it.
+
+    Attributes:
+        flag: the option or the variable that says it, or says what it is counted from.
+        value: what that says.
+        words: where; none for a default.
+    """
+
+    number: int
+    flag: str
+    value: int
+    words: tuple[Word, ...] = ()
+
+    def plus(self, by: int) -> Port:
+        """The port that is so far away, and moves with this one."""
+        return replace(self, number=self.number + by)
+
+
+FREE = Port(0, "", 0)
+"""Some port that is free: nothing moves it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +57,7 @@ class Deployment:
     sizes: Sizes
     nodes: tuple[Arguments, ...]
     hosts: tuple[str, ...]
+    _moves: dict[Port, list[tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def lead(self) -> Arguments:
@@ -57,18 +83,40 @@ class Deployment:
         """The gate of what one process of each of `nodes` has."""
         return {"rank": [rank for node in nodes if (rank := self.firsts[node]) is not None]}
 
+    # Ports
+
+    def port(self, option: str, of: Arguments | None = None) -> Port | None:
+        """The port that an option says, of node 0 unless it is that of other arguments; None where it says none."""
+        a = of or self.lead
+        number, words = a.value(option), a.words(option)
+        return None if number is None else Port(number, option, number, words)
+
+    def variable_port(self, name: str) -> Port | None:
+        """The port that a variable says."""
+        number = self.lead.number(name)
+        return None if number is None else Port(number, name, number, self.lead.variable(name))
+
+    def moves(self, port: Port, resource: str, role: str = "bind") -> None:
+        """The addresses of `resource` in that role, or one of them (``probe 2``), are at `port`, or counted from it."""
+        if port.value:
+            self._moves.setdefault(replace(port, number=port.value), []).append((resource, role))
+
+    def knobs(self) -> None:
+        """State what can be turned, once all has been said that moves."""
+        for port, moves in self._moves.items():
+            self.draft.knob(port.flag, port.value, *port.words, moves=moves)
+
     # Addresses
 
     @cached_property
-    def rendezvous(self) -> tuple[str, int] | None:
+    def rendezvous(self) -> tuple[str, Port] | None:
         """What ``--dist-init-addr`` says; None where it is not given, or no address."""
         text = self.lead.text("--dist-init-addr")
-        return None if text is None else address_of(text)
-
-    @property
-    def rendezvous_words(self) -> tuple[Word, ...]:
-        """The words that say it."""
-        return self.lead.words("--dist-init-addr")
+        found = None if text is None else address_of(text)
+        if found is None:
+            return None
+        host, number = found
+        return host, Port(number, "--dist-init-addr port", number, self.lead.words("--dist-init-addr"))
 
     @cached_property
     def outside(self) -> bool:
@@ -79,11 +127,11 @@ class Deployment:
     def public(self) -> str:
         """By what others know the host of node 0, where the HTTP server is."""
         host = self.lead.text("--host") or "127.0.0.1"
-        if host not in _ANYWHERE and not loopback(host):
+        if host not in ANYWHERE and not loopback(host):
             return host
-        if self.rendezvous and not loopback(self.rendezvous[0]) and self.rendezvous[0] not in _ANYWHERE:
+        if self.rendezvous and not loopback(self.rendezvous[0]) and self.rendezvous[0] not in ANYWHERE:
             return self.rendezvous[0]
-        if host not in _ANYWHERE and len(self.nodes) == 1:
+        if host not in ANYWHERE and len(self.nodes) == 1:
             return host
         # A bare number would be read as an address.
         return f"node-{self.hosts[0]}" if self.hosts[0].isdigit() else self.hosts[0]
@@ -92,7 +140,7 @@ class Deployment:
     def addresses(self) -> tuple[str, ...]:
         """What else than its name stands for the host of node 0."""
         known = (self.rendezvous[0] if self.rendezvous else None, self.public)
-        usable = (each for each in known if each and not loopback(each) and each not in (*_ANYWHERE, self.hosts[0]))
+        usable = (each for each in known if each and not loopback(each) and each not in (*ANYWHERE, self.hosts[0]))
         return tuple(dict.fromkeys(usable))
 
 
@@ -122,7 +170,19 @@ def loopback(host: str) -> bool:
         return False
 
 
+def port_of(endpoint: str | None, flag: str, words: tuple[Word, ...]) -> Port:
+    """The port in a tcp endpoint; `FREE` where there is none."""
+    scheme, _, rest = (endpoint or "").partition("://")
+    number = rest.rpartition(":")[2]
+    return Port(int(number), flag, int(number), words) if scheme == "tcp" and number.isdecimal() else FREE
+
+
+def literal(text: str) -> str:
+    """The template of a text that has no variables."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def tcp(host: str, port: int | str) -> str:
     """An endpoint at which a process listens or is dialled; `port` may be a template."""
-    shown = host.replace("{", "{{").replace("}", "}}")
+    shown = literal(host)
     return f"tcp://[{shown}]:{port}" if ":" in shown else f"tcp://{shown}:{port}"

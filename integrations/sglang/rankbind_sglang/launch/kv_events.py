@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rankbind.endpoint import MAX_PORT, Endpoint
 from rankbind.errors import EndpointError
+from rankbind.finding import Level
 from rankbind.launch.command import Word
-from rankbind_sglang.launch.deployment import Deployment, address_of, tcp
+from rankbind_sglang.launch.deployment import FREE, Deployment, Port, address_of, literal, loopback, port_of, tcp
 from rankbind_sglang.launch.rules import RANK_ZERO, Rules
 
 OPTION = "--kv-events-config"
@@ -90,10 +91,6 @@ def shifted(endpoint: str, index: int) -> str:
     return f"{base}:{int(port) + index}" if colon else endpoint
 
 
-def _literal(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 @dataclass(frozen=True)
 class _Place:
     """An endpoint as templates.
@@ -122,19 +119,19 @@ def _place(endpoint: str, axis: str | None, index: int) -> _Place:
     except EndpointError as error:
         return _Place(wrong=str(error))
     if axis is None:
-        return _Place(all=_literal(lone))
+        return _Place(all=literal(lone))
     try:
         shifted(endpoint, 1)
     except ValueError:
         return _Place(
-            first=_literal(endpoint),
+            first=literal(endpoint),
             wrong=f"{endpoint} works for the first KV cache alone: only tcp:// and inproc:// are counted on from, "
             "and the publishers of the others stop with a ValueError",
         )
     if "inproc" in endpoint:
-        return _Place(first=_literal(endpoint), others=f"{_literal(endpoint)}_dp{{{axis}}}")
+        return _Place(first=literal(endpoint), others=f"{literal(endpoint)}_dp{{{axis}}}")
     base, _, port = endpoint.rpartition(":")
-    return _Place(all=f"{_literal(base)}:{{{int(port)} + {axis}}}")
+    return _Place(all=f"{literal(base)}:{{{int(port)} + {axis}}}")
 
 
 def state(d: Deployment) -> None:
@@ -197,14 +194,17 @@ def _publisher(d: Deployment, config: Config, words: Sequence[Word]) -> None:
             )
     bound = binds(config, d.rules)
     by = "the publisher itself: it connects, where an endpoint has no wildcard"
-    connect: list[dict[str, Any]] = []
+    connect = _advertised(d, config)
     if published.all and not bound:
-        connect.append({"to": published.all, "by": by, "owner": dict(gate)})
-    connect += _advertised(d, config)
+        if _is_ours(d, config.endpoint):
+            connect.insert(0, {"to": published.all, "by": by, "owner": dict(gate)})
+        else:
+            told, connect = connect[:1], connect[1:]
+            _elsewhere(d, config, published.all, words, told[0]["to"] if told else None)
     about = "KV event publisher, disaggregation/kv_events.py: one for each KV cache"
     about += "" if config.publishes else "\nno socket: the configuration names no publisher"
-    if d.rules.kv_advertised and (told := _told(config, d.rules)):
-        about += f"\n/server_info tells routers: host {told[0]}, ports from {told[1]}, {d.sizes.caches} of them"
+    if d.rules.kv_advertised and (named := _told(config, d.rules)):
+        about += f"\n/server_info tells routers: host {named[0]}, ports from {named[1]}, {d.sizes.caches} of them"
     d.draft.resource(
         "kv-events",
         *words,
@@ -214,10 +214,36 @@ def _publisher(d: Deployment, config: Config, words: Sequence[Word]) -> None:
         replay=replayed.all,
         connect=connect or None,
         about=_about(d, about),
+        authenticated=False if (published.all and bound) or replayed.all else None,
         remedies=_remedies(d, config, bound),
         places=dict.fromkeys(("bind", "replay", "connect"), words[-1:]),
     )
+    if bound:
+        d.moves(_port(d, "endpoint", config), "kv-events")
+    d.moves(_port(d, "replay_endpoint", config), "kv-events", "replay")
     _apart(d, words, gate, axis, published if bound else _Place(), replayed)
+
+
+def _is_ours(d: Deployment, endpoint: str) -> bool:
+    """Whether an endpoint that is connected to stands for a host of the launch itself."""
+    told = _told_of(endpoint)
+    return told is None or told[0] in {*_WILDCARDS, *d.hosts, *d.addresses, d.public} or loopback(told[0])
+
+
+def _elsewhere(d: Deployment, config: Config, template: str, words: Sequence[Word], told: str | None) -> None:
+    """Say that the events go to somebody who listens elsewhere, as some routers do."""
+    d.draft.find(
+        "RB215",
+        f"the publisher of KV events connects to {config.endpoint}: whoever wants them has to listen there"
+        + (", and /server_info tells routers to dial it" if told else ""),
+        *words[-1:],
+        level=Level.NOTE,
+        fix='for subscribers that connect, write "endpoint": "tcp://*:PORT", which is bound',
+        resource="kv-events",
+        mode="connect",
+        endpoint=template,
+        advertised=told,
+    )
 
 
 def _apart(d: Deployment, words: Sequence[Word], gate: Mapping[str, int], axis: str | None, *places: _Place) -> None:
@@ -238,6 +264,11 @@ def _apart(d: Deployment, words: Sequence[Word], gate: Mapping[str, int], axis: 
                 replay=texts[1],
                 about=_about(d, "where kv-events is, which is not spelled alike for the first KV cache and the others"),
             )
+
+
+def _port(d: Deployment, key: Literal["endpoint", "replay_endpoint"], config: Config) -> Port:
+    """The port that a key of the configuration says."""
+    return port_of(getattr(config, key) if config.publishes else None, f"{OPTION} {key}", d.lead.words(OPTION))
 
 
 def _told(config: Config, rules: Rules) -> tuple[str, int] | None:
@@ -296,21 +327,23 @@ def _loads(d: Deployment, config: Config | None) -> None:
         return
     axis, index = index_of(d)
     host, port = base
-    text = tcp(host, port + index) if axis is None else tcp(host, f"{{{port} + {axis}}}")
+    text = tcp(host, port.number + index) if axis is None else tcp(host, f"{{{port.number} + {axis}}}")
     d.draft.resource(
         "load-events",
         *words,
         owner=RANK_ZERO if d.plugged else d.rules.kv_gate,
         once_per=["dp", "attn_dp"],
         bind=text,
-        connect=[_dialled(d, "*", port)],
+        connect=[_dialled(d, "*", port.number)],
         ipv6=True if ":" in host else None,
         about=_about(d, "load publisher, managers/scheduler_components/load_publisher.py: beside kv-events"),
+        authenticated=False,
         remedies=_one_host(d),
     )
+    d.moves(port, "load-events")
 
 
-def _load_base(d: Deployment, config: Config | None, mode: str) -> tuple[str, int] | str:
+def _load_base(d: Deployment, config: Config | None, mode: str) -> tuple[str, Port] | str:
     """Host and first port of the load publishers, or why the engine refuses."""
     count = d.sizes.caches
     if config is None or not config.publishes:
@@ -320,22 +353,23 @@ def _load_base(d: Deployment, config: Config | None, mode: str) -> tuple[str, in
     if mode.lower() == "auto":
         if events is None or events[0] not in _WILDCARDS:
             return f"packs its ports behind a tcp:// wildcard, which {config.endpoint} is not"
-        host, port = events[0], events[1] + count
-        if replay and _overlap(port, replay[1], count):
-            port = replay[1] + count
+        host, port = events[0], _port(d, "endpoint", config).plus(count)
+        if replay and _overlap(port.number, replay[1], count):
+            # There only as long as the two overlap: no flag moves it one for one.
+            port = FREE.plus(replay[1] + count)
     else:
         found = _told_of(mode)
         if events is None:
             return f"is told to routers beside a tcp:// endpoint, which {config.endpoint} is not"
         if found is None or found[0] not in _WILDCARDS:
             return "takes a tcp:// wildcard: a concrete host would be connected to"
-        host, port = found
+        host, port = found[0], Port(found[1], _LOADS, found[1], d.lead.words(_LOADS))
         for other in filter(None, (events, replay)):
-            if _overlap(port, other[1], count):
+            if _overlap(port.number, other[1], count):
                 taken = f"{other[1]}..{other[1] + count - 1}"
-                return f"ports {port}..{port + count - 1} overlap those of the KV events, {taken}"
-    if port + count - 1 > MAX_PORT:
-        return f"ports {port}..{port + count - 1} run past {MAX_PORT}"
+                return f"ports {port.number}..{port.number + count - 1} overlap those of the KV events, {taken}"
+    if port.number + count - 1 > MAX_PORT:
+        return f"ports {port.number}..{port.number + count - 1} run past {MAX_PORT}"
     return host, port
 
 

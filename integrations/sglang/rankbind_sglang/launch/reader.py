@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rankbind.launch import engine as engines
 from rankbind.launch.command import Command
@@ -22,7 +23,7 @@ class SGLang:
     name = "sglang"
     title = "SGLang"
     versions: Sequence[str] = VERSIONS
-    entrypoints: Mapping[str, Sequence[str]] = {}
+    entrypoints: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def starts(self, words: Sequence[str]) -> bool:
         """Whether a command with these words starts this engine's server."""
@@ -32,10 +33,11 @@ class SGLang:
         """What the commands start: one draft for each deployment, in the order of their first commands."""
         launches: list[_Launch] = []
         for command in commands:
-            given = self._release(command, version)
-            release = given or self.versions[-1]
+            given = version or version_of(command.image, self.versions)
+            release = self.versions[-1] if given is None else engines.release(self, given)
             draft = Draft(f"SGLang {release}", [command], deployment=command.name)
-            arguments = take_apart(command, rules_of(release), draft, named=given is not None)
+            known = None if given is None else version_of(f":{given}", self.versions) is not None
+            arguments = take_apart(command, rules_of(release), draft, named=known)
             launch = next((each for each in launches if each.takes(arguments)), None)
             if launch is None:
                 launches.append(_Launch(draft, [arguments]))
@@ -44,12 +46,6 @@ class SGLang:
         for launch in launches:
             launch.state()
         return [launch.draft for launch in launches]
-
-    def _release(self, command: Command, version: str | None) -> str | None:
-        """The release that somebody has named."""
-        if version is not None:
-            return version if version in self.versions else engines.release(self, version)
-        return version_of(command.image, self.versions)
 
 
 @dataclass
@@ -107,6 +103,7 @@ class _Launch:
         sockets.state(d)
         kv_events.state(d)
         sites.state(d)
+        d.knobs()
 
     def _by_node(self) -> Mapping[int | None, Arguments]:
         """The commands by their nodes; under None the one that stands for the rest."""
@@ -163,7 +160,7 @@ class _Launch:
                 )
 
     def _addresses(self, d: Deployment) -> None:
-        text, words = d.lead.text("--dist-init-addr"), d.rendezvous_words
+        text, words = d.lead.text("--dist-init-addr"), d.lead.words("--dist-init-addr")
         if text is not None and address_of(text) is None:
             if d.lead.certain("--dist-init-addr"):
                 self.draft.find(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rankbind.finding import Level
-from rankbind_sglang.launch.deployment import Deployment
+from rankbind_sglang.launch.deployment import Deployment, literal
 from rankbind_sglang.launch.rules import ATTN_TP_ZERO, FIRST_GROUP, LAST_STAGE, RANK_ZERO
 
 
@@ -87,7 +87,7 @@ def _forward_pass(d: Deployment) -> None:
         *words,
         owner=LAST_STAGE,
         once_per=["dp", "attn_dp"] if name else None,
-        bind="ipc://*" if name is None else f"{name.replace('{', '{{').replace('}', '}}')}.{index}",
+        bind="ipc://*" if name is None else f"{literal(name)}.{index}",
         about=about,
         remedies=dict.fromkeys(("RB1", "RB201", "RB202"), _APART.format(option=option)),
     )

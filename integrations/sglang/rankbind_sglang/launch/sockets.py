@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankbind.endpoint import MAX_PORT
+from rankbind.finding import few
 from rankbind.launch.command import Word
 from rankbind_sglang.launch.arguments import Arguments
-from rankbind_sglang.launch.deployment import Deployment, tcp
-from rankbind_sglang.launch.rules import RANK_ZERO, Rules
+from rankbind_sglang.launch.deployment import FREE, Deployment, Port, literal, port_of, tcp
+from rankbind_sglang.launch.rules import RANK_ZERO
 
 _DERIVED = 233
 _HANDSHAKE = 13
+_GRPC = 10000
+_LOCAL = "local-ip"
 _FIRST_RANK: Mapping[str, int] = {"pp": 0, "tp": 0}
 """Rank 0 of each replica."""
 
@@ -22,6 +25,8 @@ _LOAD_AWARE = ("total_requests", "total_tokens")
 
 def state(d: Deployment) -> None:
     """State them all."""
+    d.draft.remedies["", "RB301"] = _FENCE
+    d.draft.remedies["", "RB302"] = "take an address of a private network, with a proxy in front that asks who it is"
     _http(d)
     for word in d.lead.words("--use-ray"):
         d.draft.ignored.append((word, "Ray places the ranks; they are shown where SGLang would"))
@@ -48,40 +53,71 @@ def _host(arguments: Arguments) -> str:
     return arguments.text("--host") or "127.0.0.1"
 
 
-def _at(arguments: Arguments, port: int) -> dict[str, Any]:
-    """An address at ``--host``, as servers for HTTP and gRPC take it: an IPv6 one is for IPv6 alone."""
-    host = _host(arguments)
-    six = ":" in host
-    return {"bind": tcp(host, port), "ipv6": True if six else None, "v6only": True if six else None}
+def _listen(d: Deployment, name: str, host: str, port: Port, *words: Word, offset: str = "", **keys: Any) -> None:
+    """State a socket that asks nobody who it is, unless `keys` say that it does."""
+    d.draft.resource(
+        name,
+        *words,
+        bind=tcp(host, f"{{{port.number}{offset}}}" if offset else port.number),
+        **({"authenticated": False, "ipv6": True if ":" in host else None} | keys),
+    )
+    d.moves(port, name)
 
 
-def _where(arguments: Arguments, *options: str) -> tuple[Word, ...]:
-    return (*(word for option in options for word in arguments.words(option)), *arguments.words("--host"))
+def _serve(d: Deployment, name: str, port: Port, *words: Word, of: Arguments | None = None, **keys: Any) -> None:
+    """State a server for HTTP or gRPC at ``--host``, where an IPv6 address is for IPv6 alone."""
+    a = of or d.lead
+    host = _host(a)
+    keys["v6only"] = True if ":" in host else None
+    keys["remedies"] = {"RB301": f"{_CLOSE}\nand {_FENCE}"} | keys.get("remedies", {})
+    _listen(d, name, host, port, *port.words, *words, *a.words("--host"), **keys)
+
+
+_CLOSE = "take 127.0.0.1 or an address of a private network for --host"
+_FENCE = "let a firewall or a network policy decide who reaches the ports"
+
+
+def _port(d: Deployment, of: Arguments | None = None) -> Port:
+    """``--port``, which has a default."""
+    port = d.port("--port", of)
+    assert port is not None
+    return port
+
+
+def _is_rust(d: Deployment) -> bool:
+    """Whether the Rust server takes the place of the HTTP server and the tokenizer."""
+    return d.rules.rust and d.lead.flag("SGLANG_RUST_SERVER")
+
+
+def _keyed(a: Arguments) -> bool:
+    """Whether the API asks for a key. TLS alone does not: no release looks at what a client brings."""
+    return bool(a.text("--api-key") or a.text("--admin-api-key"))
 
 
 # HTTP and gRPC
 
 
 def _http(d: Deployment) -> None:
-    a, rules = d.lead, d.rules
-    port = a.value("--port")
-    words = _where(a, "--port")
+    a = d.lead
+    port = _port(d)
     legacy = bool(a.value("--smg-grpc-mode") or a.value("--grpc-mode"))
     move = dict.fromkeys(("RB201", "RB5"), "give each server a --port of its own")
     if legacy and not a.value("--encoder-only"):
         _legacy_grpc(d, port)
-    elif rules.rust and a.flag("SGLANG_RUST_SERVER"):
-        _rust(d, port, words)
+    elif _is_rust(d):
+        _rust(d, port)
     else:
-        d.draft.resource(
+        _serve(
+            d,
             "http",
-            *words,
+            port,
             owner=_rank_zero(d),
             process="HTTP server",
             about="the API, /server_info, and /metrics with --enable-metrics: entrypoints/http_server.py",
             shared="reuseport" if a.value("--enable-http-worker-reuseport") else None,
-            remedies=move,
-            **_at(a, port),
+            # An encoder's own server looks at no key.
+            authenticated=_keyed(a) and not a.value("--encoder-only"),
+            remedies=move | {"RB301": f"{_CLOSE}, and add --api-key\nand {_FENCE}"},
         )
         _native_grpc(d)
     _health(d, hosted=_hosting_rust(d), remedies=move)
@@ -93,22 +129,29 @@ def _health(d: Deployment, *, hosted: Sequence[int], remedies: Mapping[str, str]
     for node in range(1, len(d.nodes)):
         if node not in hosted and d.firsts[node] is not None:
             groups.setdefault((_host(d.nodes[node]), d.nodes[node].value("--port")), []).append(node)
-    for at, ((_, port), nodes) in enumerate(groups.items(), start=1):
+    for at, nodes in enumerate(groups.values(), start=1):
         a = d.nodes[nodes[0]]
-        d.draft.resource(
+        port = _port(d, a)
+        if a is not d.lead:
+            # Their commands are others, and can say another port.
+            port = replace(port, flag=f"--port of node {few(list(map(str, nodes)))}")
+        _serve(
+            d,
             "health" if len(groups) == 1 else f"health-{at}",
-            *_where(a, "--port"),
+            port,
+            of=a,
             owner=d.beside(nodes),
             process="health server",
             about="answers health checks on nodes that do not serve: utils/common.py",
+            # It is sent nothing that it would have to believe.
+            authenticated=None,
             remedies=remedies,
-            **_at(a, port),
         )
 
 
 def _hosting_rust(d: Deployment) -> list[int]:
     """The nodes whose port is the Rust server's."""
-    if not (d.rules.rust and d.lead.flag("SGLANG_RUST_SERVER")):
+    if not _is_rust(d):
         return []
     width = d.sizes.attn_tp * d.sizes.attn_cp
     return [
@@ -116,7 +159,7 @@ def _hosting_rust(d: Deployment) -> list[int]:
     ]
 
 
-def _rust(d: Deployment, port: int, words: Sequence[Word]) -> None:
+def _rust(d: Deployment, port: Port) -> None:
     """A server in each leader of a KV cache, on ports counted along its node."""
     sizes = d.sizes
     offset = ""
@@ -126,68 +169,63 @@ def _rust(d: Deployment, port: int, words: Sequence[Word]) -> None:
     elif sizes.cache_axis and d.rules.rust_offset == "replica":
         offset = f" + {sizes.cache_axis}"
     how = "counted from the first of each node" if d.rules.rust_offset == "node" else "counted by the KV cache"
-    for name, base, option in (("rust-http", port, "--port"), ("rust-grpc", _grpc_port(d), "--grpc-port")):
-        if base is None:
-            continue
-        at = _at(d.lead, base)
-        if offset:
-            at["bind"] = tcp(_host(d.lead), f"{{{base}{offset}}}")
-        d.draft.resource(
-            name,
-            *(words if option == "--port" else _where(d.lead, option)),
-            *d.lead.variable("SGLANG_RUST_SERVER"),
-            owner=RANK_ZERO,
-            process="Rust server",
-            about=f"the API in place of Python's (SGLANG_RUST_SERVER), {how}: rust_server",
-            **at,
-        )
+    for name, base in (("rust-http", port), ("rust-grpc", _grpc_port(d))):
+        if base is not None:
+            _serve(
+                d,
+                name,
+                base,
+                *d.lead.variable("SGLANG_RUST_SERVER"),
+                offset=offset,
+                owner=RANK_ZERO,
+                process="Rust server",
+                about=f"the API in place of Python's (SGLANG_RUST_SERVER), {how}: rust_server",
+                authenticated=_keyed(d.lead),
+            )
 
 
-def _grpc_port(d: Deployment) -> int | None:
+def _grpc_port(d: Deployment) -> Port | None:
     """The port of the native gRPC server, where there is one."""
-    a = d.lead
     if d.rules.grpc == "option":
-        port: int | None = a.value("--grpc-port")
-        return a.number("SGLANG_GRPC_PORT") if port is None else port
+        return d.port("--grpc-port") or d.variable_port("SGLANG_GRPC_PORT")
     if d.rules.grpc == "variable":
-        number = a.number("SGLANG_GRPC_PORT")
-        return a.value("--port") + 10000 if number is None else number
+        return d.variable_port("SGLANG_GRPC_PORT") or _port(d).plus(_GRPC)
     return None
 
 
 def _native_grpc(d: Deployment) -> None:
     a, rules = d.lead, d.rules
     port = _grpc_port(d)
-    words = (*a.words("--grpc-port"), *a.variable("SGLANG_GRPC_PORT"))
     if port is None:
         return
-    if not 1 <= port <= MAX_PORT:
-        if words:
-            d.draft.refuse("RB606", f"the gRPC port is {port}; ports are 1..{MAX_PORT}", *words)
+    if not 1 <= port.number <= MAX_PORT:
+        if port.number == port.value:
+            d.draft.refuse("RB606", f"the gRPC port is {port.value}; ports are 1..{MAX_PORT}", *port.words)
         else:
             d.draft.refuse(
                 "RB606",
-                f"this release wants port {port} (--port + 10000) for gRPC, even without it; ports end at {MAX_PORT}",
-                *a.words("--port"),
-                fix="take a --port up to 55535, or set SGLANG_GRPC_PORT",
+                f"this release wants port {port.number} (--port + {_GRPC}) for gRPC, even without it; ports end at "
+                f"{MAX_PORT}",
+                *port.words,
+                fix=f"take a --port up to {MAX_PORT - _GRPC}, or set SGLANG_GRPC_PORT",
             )
         return
     if rules.grpc == "variable" and not a.flag("SGLANG_ENABLE_GRPC"):
         return
-    if port == a.value("--port"):
-        d.draft.refuse("RB606", f"gRPC and HTTP both take port {port}", *words, *a.words("--port"))
+    if port.number == a.value("--port"):
+        d.draft.refuse("RB606", f"gRPC and HTTP both take port {port.number}", *port.words, *a.words("--port"))
         return
     if rules.grpc == "option":
-        _grpc_alone(d, words)
+        _grpc_alone(d, port.words)
     nodes = range(len(d.nodes)) if rules.grpc_followers else [0]
-    d.draft.resource(
+    _serve(
+        d,
         "grpc",
-        *words,
-        owner=d.beside(nodes) if rules.grpc_followers else _rank_zero(d),
+        port,
+        owner=d.beside(nodes),
         process="gRPC server",
         about="the native gRPC server"
         + (", and what is known of each further node" if len(d.nodes) > 1 and rules.grpc_followers else ""),
-        **_at(a, port),
     )
 
 
@@ -201,28 +239,28 @@ def _grpc_alone(d: Deployment, words: Sequence[Word]) -> None:
         d.draft.refuse("RB606", "--grpc-port does not go with several tokenizer workers", *words, *more)
 
 
-def _legacy_grpc(d: Deployment, port: int) -> None:
+def _legacy_grpc(d: Deployment, port: Port) -> None:
     a = d.lead
     words = a.words("--smg-grpc-mode", "--grpc-mode")
-    grpc = port if d.rules.grpc != "option" else _grpc_port(d) or port + 10000
-    d.draft.resource(
+    _serve(
+        d,
         "grpc",
+        port if d.rules.grpc != "option" else _grpc_port(d) or port.plus(_GRPC),
         *words,
         owner=_rank_zero(d),
         process="gRPC server",
         about="gRPC in place of HTTP: entrypoints/grpc_server.py",
-        **_at(a, grpc),
     )
     if d.patch >= 11:
         option = "--smg-http-sidecar-port" if a.has("--smg-http-sidecar-port") else "--grpc-http-sidecar-port"
-        sidecar = a.value(option)
-        d.draft.resource(
+        _serve(
+            d,
             "http",
+            d.port(option) or port.plus(1),
             *words,
             owner=_rank_zero(d),
             process="HTTP sidecar",
             about="metrics and profiling beside gRPC; where the port is taken, only a line in the log says so",
-            **_at(a, port + 1 if sidecar is None else sidecar),
         )
 
 
@@ -230,25 +268,27 @@ def _legacy_grpc(d: Deployment, port: int) -> None:
 
 
 def _rendezvous(d: Deployment) -> None:
-    a = d.lead
     if d.outside:
         return
-    nccl, words = a.value("--nccl-port"), a.words("--nccl-port")
-    host, port = _host(a), nccl
-    if d.rendezvous is not None:
-        (host, port), words = d.rendezvous, d.rendezvous_words
+    host, port = d.rendezvous or (_host(d.lead), d.port("--nccl-port"))
+    at = port or FREE
+    told = at.number != 0
     several = d.sizes.replicas > 1
     option = "--dist-init-addr" if d.rendezvous else "--nccl-port"
-    d.draft.resource(
+    _listen(
+        d,
         "torch-rendezvous",
-        *words,
+        "*",
+        at,
+        *at.words,
         owner=_FIRST_RANK,
-        bind=tcp("*", port or 0),
         ipv6=True,
-        connect=[{"to": tcp(host, port), "by": "the ranks of its replica"}] if port else None,
+        connect=[{"to": tcp(host, at.number), "by": "the ranks of its replica"}] if told else None,
         process="torch's store",
+        # It asks nobody, on every address, whatever --host says: there is nothing to advise.
+        authenticated=None,
         about="where the ranks of a replica find one another: distributed/bootstrap.py"
-        + ("" if port else "\na port that was free when the server started"),
+        + ("" if told else "\na port that was free when the server started"),
         remedies={
             "RB201": f"leave {option} out: each replica then rendezvouses at a port of its own"
             if several
@@ -289,26 +329,26 @@ class _Derived:
     """The ports that are derived from one: `store` itself, and those from `base` on."""
 
     host: str
-    store: int
-    base: int
+    store: Port
+    base: Port
 
 
 def derived(d: Deployment) -> _Derived | None:
     """The derived ports; None where the engine cannot derive any."""
-    rules: Rules = d.rules
+    rules = d.rules
     if d.rendezvous is not None:
         host, store = d.rendezvous
     elif len(d.nodes) == 1 and d.lead.text("--dist-init-addr") is None:
-        host, store = "127.0.0.1", d.lead.value("--port") + _DERIVED
-        if rules.reserved is not None and store > MAX_PORT:
-            store -= 2 * _DERIVED
+        host, store = "127.0.0.1", _port(d).plus(_DERIVED)
+        if rules.reserved is not None and store.number > MAX_PORT:
+            store = store.plus(-2 * _DERIVED)
     else:
         return None
     reserved = rules.reserved or 0
     if rules.reserved_with_rust and d.lead.flag("SGLANG_RUST_SERVER"):
         reserved += d.sizes.caches
-    wraps = rules.reserved is not None and store + reserved > MAX_PORT
-    return _Derived(host, store, store - reserved - 1 if wraps else store + 1)
+    wraps = rules.reserved is not None and store.number + reserved > MAX_PORT
+    return _Derived(host, store, store.plus(-reserved - 1 if wraps else 1))
 
 
 def _over_ports(d: Deployment) -> None:
@@ -316,70 +356,74 @@ def _over_ports(d: Deployment) -> None:
     at = derived(d)
     if at is None:
         return
-    words = d.rendezvous_words or d.lead.words("--port")
-    rust = d.rules.rust and d.lead.flag("SGLANG_RUST_SERVER")
-    six = True if ":" in at.host else None
     source = "--dist-init-addr" if d.rendezvous else f"--port + {_DERIVED}"
     move = {code: f"take other ports by {source.partition(' ')[0]}" for code in ("RB201", "RB5")}
     past = {"RB203": "lower the port of " + source.partition(" ")[0]}
 
-    def listener(name: str, port: int, process: str, about: str, dialled: Mapping[str, int] | None, by: str) -> None:
-        d.draft.resource(
+    def listener(name: str, behind: int, process: str, about: str, *, dialled: bool = True) -> None:
+        port = at.base.plus(behind)
+        connect = {"to": tcp(at.host, port.number), "owner": dict(RANK_ZERO), "by": "schedulers"}
+        _listen(
+            d,
             name,
-            *words,
+            at.host,
+            port,
+            *port.words,
             owner=_rank_zero(d),
-            bind=tcp(at.host, port),
-            ipv6=six,
-            connect=None if dialled is None else [{"to": tcp(at.host, port), "owner": dict(dialled), "by": by}],
+            connect=[connect] if dialled else None,
             process=process,
             about=f"{about}: PortArgs, counted from {source}",
             remedies=move | past,
         )
 
-    listener("tokenizer", at.base, "tokenizer manager", "what comes back to the tokenizer", RANK_ZERO, "schedulers")
-    listener("detokenizer", at.base + 1, "detokenizer", "what the schedulers have to say", RANK_ZERO, "schedulers")
-    listener("scheduler-input", at.base + 4, "tokenizer manager", "requests, to the controller", None, "")
+    listener("tokenizer", 0, "tokenizer manager", "what comes back to the tokenizer")
+    listener("detokenizer", 1, "detokenizer", "what the schedulers have to say")
+    listener("scheduler-input", 4, "tokenizer manager", "requests, to the controller", dialled=False)
     if d.rules.load_collector and (len(d.nodes) > 1 or d.lead.flag("SGLANG_LOAD_SNAPSHOT_USE_ZMQ")):
         aware = str(d.lead.value("--load-balance-method") or "").lower() in _LOAD_AWARE
         process = "DP controller" if aware else "tokenizer manager"
-        listener("load-collector", at.base + 5, process, "the load of each KV cache", RANK_ZERO, "schedulers")
-    _worker_ports(d, at, rust=rust)
-    _probes(d, at, words)
+        listener("load-collector", 5, process, "the load of each KV cache")
+    _worker_ports(d, at)
+    _probes(d, at)
 
 
-def _worker_ports(d: Deployment, at: _Derived, *, rust: bool) -> None:
+def _worker_ports(d: Deployment, at: _Derived) -> None:
     a = d.lead
     words = a.words("--attn-dp-size", "--dp-size", "--dwdp-size")
-    if rust:
+    if _is_rust(d):
+        slots = at.base.plus(6)
         d.draft.resource(
             "rust-slots",
             *words,
             owner=RANK_ZERO,
-            probe=tcp("*", f"{{{at.base + 6} + attn_dp}}"),
+            probe=tcp("*", f"{{{slots.number} + attn_dp}}"),
             ipv6=True,
             about="ports kept for the Rust server's requests, and bound by nobody: PortArgs",
         )
+        d.moves(slots, "rust-slots", "probe")
     else:
-        d.draft.resource(
+        _listen(
+            d,
             "scheduler-input-dp",
+            at.host,
+            FREE,
             *words,
             owner=_rank_zero(d),
-            bind=tcp(at.host, 0),
-            ipv6=True if ":" in at.host else None,
             process="DP controller",
             about=f"requests to the {d.sizes.caches} KV caches, a port each: managers/data_parallel_controller.py",
         )
-    host, port = d.rendezvous or (_host(a), a.value("--port"))
+    host, port = d.rendezvous or (_host(a), _port(d))
+    port = port.plus(_HANDSHAKE)
     others = d.beside(range(1, len(d.nodes)))
-    d.draft.resource(
+    connect = {"to": tcp(host, port.number), "owner": others, "by": "the DP controllers of the other nodes"}
+    _listen(
+        d,
         "dp-handshake",
-        *(d.rendezvous_words or a.words("--port")),
+        host,
+        port,
+        *port.words,
         owner=_rank_zero(d),
-        bind=tcp(host, port + _HANDSHAKE),
-        ipv6=True if ":" in host else None,
-        connect=[{"to": tcp(host, port + _HANDSHAKE), "owner": others, "by": "the DP controllers of the other nodes"}]
-        if others["rank"]
-        else None,
+        connect=[connect] if others["rank"] else None,
         process="DP controller",
         about=f"tells the other nodes the ports of the KV caches; {_HANDSHAKE} behind "
         f"{'--dist-init-addr' if d.rendezvous else '--port'}, whatever the others are",
@@ -387,28 +431,32 @@ def _worker_ports(d: Deployment, at: _Derived, *, rust: bool) -> None:
     )
 
 
-def _probes(d: Deployment, at: _Derived, words: Sequence[Word]) -> None:
+def _probes(d: Deployment, at: _Derived) -> None:
     """The ports that every node looks at before it starts, whoever binds them later."""
-    a = d.lead
     unchecked = d.outside and d.rules.store_unchecked
-    nccl = a.value("--nccl-port")
+    nccl = d.port("--nccl-port") or FREE
     ports = [] if unchecked else [at.store]
-    ports += [at.base, at.base + 1]
-    ports += [nccl] if nccl and not unchecked else []
-    ports += [at.base + 2, at.base + 3]
-    ports += [at.base + 5] if d.rules.load_collector and len(d.nodes) > 1 else []
-    ports += [at.base + 4]
+    ports += [at.base, at.base.plus(1)]
+    ports += [nccl] if nccl.number and not unchecked else []
+    ports += [at.base.plus(2), at.base.plus(3)]
+    ports += [at.base.plus(5)] if d.rules.load_collector and len(d.nodes) > 1 else []
+    ports += [at.base.plus(4)]
+    apart = {port.number: port for port in reversed(ports)}
+    checked = sorted(apart.values(), key=ports.index)
+    rpc, metrics = at.base.plus(2).number, at.base.plus(3).number
     d.draft.resource(
         "start-up-check",
-        *words,
+        *at.base.words,
         owner=d.beside(range(len(d.nodes))),
-        probe=[tcp("*", port) for port in dict.fromkeys(ports)],
+        probe=[tcp("*", port.number) for port in checked],
         ipv6=True,
         process="launcher",
         about=f"ports that have to be free on every node when it starts, or it waits 30 s and fails: PortArgs\n"
-        f"of these {at.base + 2} (rpc) and {at.base + 3} (metrics) are bound by nobody",
+        f"of these {rpc} (rpc) and {metrics} (metrics) are bound by nobody",
         remedies={"RB203": "lower the port of " + ("--dist-init-addr" if d.rendezvous else "--port")},
     )
+    for place, port in enumerate(checked, start=1):
+        d.moves(port, "start-up-check", f"probe {place}")
 
 
 # Prefill and decode apart, encoders apart
@@ -417,18 +465,18 @@ def _probes(d: Deployment, at: _Derived, words: Sequence[Word]) -> None:
 def _disaggregation(d: Deployment) -> None:
     a = d.lead
     mode = a.value("--disaggregation-mode", "null")
-    port = a.value("--disaggregation-bootstrap-port")
-    rust = d.rules.rust and a.flag("SGLANG_RUST_SERVER")
+    port = d.port("--disaggregation-bootstrap-port")
     starts = mode == "prefill" or (mode != "null" and a.value("--enable-pd-role-switch"))
-    words = _where(a, "--disaggregation-bootstrap-port", "--disaggregation-mode")
-    if starts and not rust:
+    if starts and port is not None and not _is_rust(d):
         host = d.rendezvous[0] if d.rendezvous else _host(a)
-        to = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        d.draft.resource(
+        to = tcp({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port.number)
+        _serve(
+            d,
             "pd-bootstrap",
-            *words,
+            port,
+            *a.words("--disaggregation-mode"),
             owner=_rank_zero(d),
-            connect=[{"to": tcp(to, port), "by": "every prefill rank, to register"}] if mode == "prefill" else None,
+            connect=[{"to": to, "by": "every prefill rank, to register"}] if mode == "prefill" else None,
             process="bootstrap server",
             about="where decode servers find the prefill ranks: managers/disagg_service.py",
             remedies={
@@ -438,32 +486,37 @@ def _disaggregation(d: Deployment) -> None:
             | dict.fromkeys(
                 ("RB210", "RB211"), "add --host 0.0.0.0: ranks register at the address of --dist-init-addr"
             ),
-            **_at(a, port),
         )
     if mode != "null":
-        d.draft.resource(
+        _listen(
+            d,
             "pd-rank",
+            _LOCAL,
+            FREE,
             *a.words("--disaggregation-mode"),
             owner={},
-            bind="tcp://local-ip:0",
             about="where KV caches are asked for, told through the bootstrap server: disaggregation/common/conn.py",
         )
     if mode == "prefill" and d.sizes.pp > 1 and d.patch >= 23:
-        d.draft.resource(
+        _listen(
+            d,
             "pp-consensus",
+            _LOCAL,
+            FREE,
             *a.words("--pp-size"),
             owner={"pp": 0},
-            bind="tcp://local-ip:0",
             about="where the stages agree on what has arrived: disaggregation/common/conn.py",
         )
-    if a.value("--language-only") and a.has("--encoder-bootstrap-port"):
-        d.draft.resource(
+    encoders = d.port("--encoder-bootstrap-port")
+    if encoders is not None and a.value("--language-only"):
+        _serve(
+            d,
             "encoder-bootstrap",
-            *_where(a, "--encoder-bootstrap-port", "--language-only"),
+            encoders,
+            *a.words("--language-only"),
             owner=_rank_zero(d),
             process="tokenizer manager",
             about="where encoders register: disaggregation/encoder",
-            **_at(a, a.value("--encoder-bootstrap-port")),
         )
 
 
@@ -474,26 +527,28 @@ def _elastic(d: Deployment) -> None:
     a = d.lead
     elastic = a.value("--elastic-ep-backend")
     if d.patch >= 10 and a.value("--enable-elastic-expert-backup") and elastic:
-        base = 10000 if a.number("SGLANG_BACKUP_PORT_BASE") is None else a.number("SGLANG_BACKUP_PORT_BASE")
-        node = _node_of(d)
+        base = d.variable_port("SGLANG_BACKUP_PORT_BASE") or Port(10000, "SGLANG_BACKUP_PORT_BASE", 10000)
+        node = f" + 2 * {_node_of(d)}" if len(d.nodes) > 1 else ""
         d.draft.resource(
             "expert-backup",
             *a.words("--enable-elastic-expert-backup"),
-            *a.variable("SGLANG_BACKUP_PORT_BASE"),
+            *base.words,
             owner=d.beside(range(len(d.nodes))),
-            bind=[f"tcp://local-ip:{{{base} + 2 * {node}}}", f"tcp://local-ip:{{{base} + 2 * {node} + 1}}"]
-            if node
-            else [f"tcp://local-ip:{base}", f"tcp://local-ip:{(base or 0) + 1}"],
+            bind=[tcp(_LOCAL, f"{{{base.number + each}{node}}}") for each in (0, 1)],
             process="launcher",
             about="experts that are kept for others: elastic_ep/expert_backup_manager.py",
+            authenticated=False,
         )
+        d.moves(base, "expert-backup")
     if d.patch >= 10 and (elastic or a.value("--moe-a2a-backend") == "nixl"):
-        port = a.number("SGLANG_TCP_STORE_PORT") or 29600
-        d.draft.resource(
+        store = d.variable_port("SGLANG_TCP_STORE_PORT")
+        _listen(
+            d,
             "expert-store",
+            "*",
+            store if store and store.number else Port(29600, "SGLANG_TCP_STORE_PORT", 29600),
             *a.words("--elastic-ep-backend", "--moe-a2a-backend"),
             owner=_FIRST_RANK,
-            bind=tcp("*", port),
             ipv6=True,
             shared="reuseport" if d.sizes.replicas > 1 else None,
             about="a store for all ranks, distributed/parallel_state.py: where its port is taken, a warning says so",
@@ -501,10 +556,8 @@ def _elastic(d: Deployment) -> None:
 
 
 def _node_of(d: Deployment) -> str:
-    """The index of a rank's node, as arithmetic; empty where there is one node."""
+    """The index of a rank's node, as arithmetic."""
     sizes = d.sizes
-    if len(d.nodes) == 1:
-        return ""
     stage = f"pp // {sizes.pp_per_node}" if sizes.pp_per_node > 1 else "pp"
     if sizes.nodes_per_stage == 1:
         return f"({stage})"
@@ -513,44 +566,50 @@ def _node_of(d: Deployment) -> str:
 
 def _others(d: Deployment) -> None:
     a = d.lead
-    gated = a.value("--gated-launch-port")
+    gated = d.port("--gated-launch-port")
     if gated is not None:
-        d.draft.resource(
+        _serve(
+            d,
             "gated-launch",
-            *_where(a, "--gated-launch-port"),
+            gated,
             owner=_FIRST_RANK,
             process="rank 0 of each replica",
             about="waits to be told to go on: distributed/gated_launch.py",
             remedies={"RB201": "leave --gated-launch-port out: every replica binds it"},
-            **_at(a, gated),
         )
-    seed = a.value("--remote-instance-weight-loader-start-seed-via-transfer-engine")
-    if seed and a.has("--engine-info-bootstrap-port"):
-        d.draft.resource(
+    seed = "--remote-instance-weight-loader-start-seed-via-transfer-engine"
+    info = d.port("--engine-info-bootstrap-port")
+    if info is not None and a.value(seed):
+        _serve(
+            d,
             "engine-info",
-            *_where(a, "--engine-info-bootstrap-port"),
-            *a.words("--remote-instance-weight-loader-start-seed-via-transfer-engine"),
+            info,
+            *a.words(seed),
             owner=_rank_zero(d),
             process="bootstrap server",
             about="tells other servers where the weights are: entrypoints/engine_info_bootstrap_server.py",
             remedies={"RB5": "give each server an --engine-info-bootstrap-port of its own"},
-            **_at(a, a.value("--engine-info-bootstrap-port")),
         )
-    endpoint = a.text("--decoupled-spec-bind-endpoint")
+    option = "--decoupled-spec-bind-endpoint"
+    endpoint = a.text(option)
     if endpoint and (a.value("--decoupled-spec-role") or "null") != "null":
         d.draft.resource(
             "decoupled-speculation",
-            *a.words("--decoupled-spec-bind-endpoint"),
+            *a.words(option),
             owner=RANK_ZERO,
-            bind=endpoint.replace("{", "{{").replace("}", "}}"),
+            bind=literal(endpoint),
             about="where verifier and drafter meet",
+            authenticated=False,
         )
-    dumper = a.number("DUMPER_SERVER_PORT")
-    if dumper is not None and dumper > 0:
-        d.draft.resource(
+        d.moves(port_of(endpoint, option, a.words(option)), "decoupled-speculation")
+    dumper = d.variable_port("DUMPER_SERVER_PORT")
+    if dumper is not None and dumper.number > 0:
+        _listen(
+            d,
             "dumper",
-            *a.variable("DUMPER_SERVER_PORT"),
+            "0.0.0.0",
+            dumper,
+            *dumper.words,
             owner=_FIRST_RANK,
-            bind=tcp("0.0.0.0", dumper),
             about="a debugging server of global rank 0",
         )

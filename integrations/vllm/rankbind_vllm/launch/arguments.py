@@ -7,6 +7,7 @@ file of ``--config``, which stands in front of the other words, and what is know
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -18,12 +19,13 @@ from typing import Any
 from rankbind.finding import Level
 from rankbind.launch.command import Command, Word
 from rankbind.launch.engine import python_module
-from rankbind.launch.options import OptionTable, Reading
+from rankbind.launch.options import Option, OptionTable, Reading
 from rankbind.source import Document, SourceError
 from rankbind.source import read as read_source
 from rankbind_vllm.launch import flexible
 from rankbind_vllm.launch.releases import Release
 
+_ODD = re.compile(r"\W+")
 _SERVER = "vllm.entrypoints.openai.api_server"
 _COMMANDS = ("vllm.entrypoints.cli.main", "vllm.entrypoints.cli", "vllm")
 # What people write, as other engines have it, and no release of this one has.
@@ -40,6 +42,10 @@ _NEVER = {
     "--dist-init-addr": "--master-addr",
 }
 _ALIKE = 0.8
+# Taken as they are, also where only the run time knows what they say.
+_KEPT = ("--model", "--config")
+# Where only the run time knows them: which node a command is follows from the others.
+_BY_NODE = ("node_rank", "data_parallel_rank", "data_parallel_start_rank")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Port:
 
     Attributes:
         flag: what a person turns: ``--port``, ``VLLM_NIXL_SIDE_CHANNEL_PORT``, ``--kv-events-config endpoint``.
+        number: 0: the kernel picks one, or only the run time knows it.
         words: where it is said; none where it is a default.
     """
 
@@ -74,7 +81,7 @@ class Port:
 
     def plus(self, term: str) -> str:
         """As a template, with `term` added."""
-        return f"{{{self.number} + {term}}}"
+        return f"{{{self.number} + {term}}}" if self.number else "0"
 
     def __str__(self) -> str:
         return str(self.number)
@@ -102,8 +109,18 @@ class Arguments:
 
     def value(self, dest: str, default: Any = None) -> Any:
         """The value of an option; `default` where the release has none of that name, or it is not given."""
+        if dest in self.uncertain and dest not in _BY_NODE:
+            self._untold(flag(dest), self.uncertain[dest])
         found = self.reading.value(dest)
         return default if found is None else found
+
+    def address(self, *dests: str) -> str | None:
+        """The first of these options that is given; what only the run time knows is called by its variable."""
+        for dest in dests:
+            found = _called(self.uncertain[dest]) if dest in self.uncertain else self.value(dest)
+            if found:
+                return str(found)
+        return None
 
     def words(self, *dests: str) -> tuple[Word, ...]:
         """The words that give any of these options."""
@@ -119,8 +136,10 @@ class Arguments:
         return bool(self.reading.words(dest))
 
     def mapping(self, dest: str) -> dict[str, Any] | None:
-        """The value of an option that is JSON; None where it is not given, or is no JSON object."""
-        found = self.reading.value(dest)
+        """The value of an option that is JSON; None where it is not given, is no JSON object, or not known in full."""
+        found = self.value(dest)
+        if dest in self.uncertain:
+            return None
         if isinstance(found, str):
             try:
                 found = json.loads(found)
@@ -131,7 +150,14 @@ class Arguments:
     def variable(self, name: str, default: str) -> str:
         """The value of an environment variable."""
         found = self.command.environment.get(name)
+        if found is not None and not found.certain:
+            self._untold(name, found)
         return default if found is None or not found.certain else found.text
+
+    def address_variable(self, name: str, default: str) -> str:
+        """The same of an address; see `address`."""
+        found = self.command.environment.get(name)
+        return default if found is None else found.text if found.certain else _called(found)
 
     def integer(self, name: str, default: int) -> int:
         """The number that an environment variable gives; what is none is refused."""
@@ -144,11 +170,13 @@ class Arguments:
 
     def port(self, dest: str, default: int) -> Port:
         """The port that an option gives."""
-        return Port(flag(dest), self.number(dest, default), self.words(dest)[-1:])
+        number = self.number(dest, default)
+        return Port(flag(dest), 0 if dest in self.uncertain else number, self.words(dest)[-1:])
 
     def port_variable(self, name: str, default: int) -> Port:
         """The same of an environment variable."""
-        return Port(name, self.integer(name, default), self.set(name))
+        number, words = self.integer(name, default), self.set(name)
+        return Port(name, number if all(word.certain for word in words) else 0, words)
 
     def port_key(self, dest: str, config: Mapping[str, Any], key: str, default: int) -> Port:
         """The same of a key in `config`, which is (a part of) the JSON of an option."""
@@ -162,6 +190,10 @@ class Arguments:
     def set(self, *names: str) -> tuple[Word, ...]:
         """The words that set any of these variables."""
         return tuple(self.command.environment[name] for name in names if name in self.command.environment)
+
+    def _untold(self, name: str, value: Word) -> None:
+        message = f"{name} cannot be told: {value.text} is known at run time alone"
+        self.remark("RB609", message, value, level=Level.NOTE)
 
     def refuse(self, code: str, message: str, *words: Word, fix: str | None = None) -> None:
         """Note that the engine stops here; said once."""
@@ -184,6 +216,11 @@ class Arguments:
 def flag(dest: str) -> str:
     """How the option that sets `dest` is written out."""
     return f"--{dest.replace('_', '-')}"
+
+
+def _called(value: Word) -> str:
+    """A name for what a word that only the run time knows comes to."""
+    return _ODD.sub("-", value.text).strip("-") or "unknown"
 
 
 def first_argument(words: Sequence[str]) -> tuple[int, bool] | None:
@@ -247,7 +284,12 @@ def read(command: Command, release: Release, *, named: bool) -> Arguments:
         arguments.refuse("RB605", refusal.message, refusal.word, fix=fix)
     reader.unknown(arguments, reading.unknown)
     for dest in ("kv_events_config", "kv_transfer_config", "ec_transfer_config"):
-        if arguments.given(dest) and arguments.mapping(dest) is None and not reading.refusals:
+        if (
+            arguments.given(dest)
+            and dest not in reader.uncertain
+            and arguments.mapping(dest) is None
+            and not reading.refusals
+        ):
             arguments.refuse("RB605", f"{flag(dest)} must be a JSON object", *arguments.words(dest)[-1:])
     return arguments
 
@@ -269,26 +311,26 @@ class _Reader:
     def known(self, words: list[Word]) -> list[Word]:
         """Those whose value is known before the job runs; an option whose value is not is left at its default."""
         kept: list[Word] = []
-        at = 0
-        while at < len(words):
-            word = words[at]
-            value = words[at + 1] if at + 1 < len(words) else None
-            named = word.text.startswith("-")
-            if named and "=" not in word.text and value is not None and not value.certain:
-                self._unsure(word, value)
-                at += 2
-                continue
-            if named and not word.certain:
-                self._unsure(Word(word.text.partition("=")[0], word.span), word)
-            else:
+        rest = iter(zip(words, [*words[1:], None], strict=False))  # no words, no None
+        for word, value in rest:
+            name, equals, _ = word.text.partition("=")
+            option = self._option(Word(name, word.span))
+            alone = equals or (option is not None and option.nargs == 0)
+            unsure = word if alone or value is None else value
+            if not name.startswith("-") or unsure.certain or name in _KEPT:
                 kept.append(word)
-            at += 1
+                continue
+            dest = option.dest if option else name
+            self.uncertain[dest] = unsure
+            self.ignored.append((Word(name, word.span), f"{unsure.text} is known at run time alone"))
+            if unsure is value:
+                next(rest)
         return kept
 
-    def _unsure(self, option: Word, value: Word) -> None:
-        [spelled] = flexible.dashed([option], self.release.text) or [option]
-        self.uncertain[_dests(self.release.text).get(spelled.text, spelled.text)] = value
-        self.ignored.append((option, f"{value.text} is known at run time alone"))
+    def _option(self, name: Word) -> Option | None:
+        """The one that is named, or a key of which is."""
+        spelled = flexible.dashed([name], self.release.text)[0].text
+        return _options(self.release.text).get(spelled.partition(".")[0])
 
     def configured(self, words: list[Word], module: bool) -> list[Word]:
         """The file of ``--config`` in front of the other words, so that they win."""
@@ -307,6 +349,8 @@ class _Reader:
         return [*rest[:front], *added, *rest[front:]]
 
     def _from_file(self, file: Word) -> list[Word]:
+        if not file.certain:
+            return self._not_here(file, "its name is known at run time alone")
         if file.text.rpartition(".")[2] not in ("yaml", "yml"):
             self._refuse("RB605", f"--config takes a .yaml or .yml file, not {file.text}", file)
             return []
@@ -316,17 +360,14 @@ class _Reader:
             self._refuse("RB605", f"--config: {error}", Word(file.text, error.span))
             return []
         except OSError as error:
-            self.remarks.append(
-                Remark(
-                    "RB608",
-                    f"--config {file.text} is not here ({error.strerror}), so what it says is not looked at",
-                    (file,),
-                    Level.NOTE,
-                )
-            )
-            self.ignored.append((file, "the file is not here"))
-            return []
+            return self._not_here(file, f"{error.strerror}")
         return [word for key, value in document.data.items() for word in self._entry(document, str(key), value)]
+
+    def _not_here(self, file: Word, why: str) -> list[Word]:
+        message = f"--config {file.text} is not here ({why}), so what it says is not looked at"
+        self.remarks.append(Remark("RB608", message, (file,), Level.NOTE))
+        self.ignored.append((file, "the file is not here"))
+        return []
 
     def _entry(self, document: Document, key: str, value: Any) -> Iterator[Word]:
         name, place = f"--{key}", document.key(key)
@@ -376,7 +417,7 @@ class _Reader:
                     arguments.refuse("RB605", f"{self.release.title} does not take {word.text!r} here", word)
                 continue
             elsewhere = [version for version in table().versions if _has(Release(version), name)]
-            near = _NEVER.get(name) or next(iter(get_close_matches(name, _dests(self.release.text), 1, _ALIKE)), None)
+            near = _NEVER.get(name) or next(iter(get_close_matches(name, _options(self.release.text), 1, _ALIKE)), None)
             if self.named or (not elsewhere and near):
                 fix = f"did you mean {near}?" if near else None
                 arguments.refuse("RB605", f"{self.release.title} has no option {name}", word, fix=fix)
@@ -390,10 +431,10 @@ class _Reader:
 
 
 @cache
-def _dests(version: str) -> Mapping[str, str]:
-    """What each spelling of an option sets."""
-    return {string: option.dest for option in table().options(version) for string in option.strings}
+def _options(version: str) -> Mapping[str, Option]:
+    """What each spelling of an option is."""
+    return {string: option for option in table().options(version) for string in option.strings}
 
 
 def _has(release: Release, name: str) -> bool:
-    return name in _dests(release.text)
+    return name in _options(release.text)

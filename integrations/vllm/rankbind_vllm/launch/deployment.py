@@ -9,7 +9,7 @@ from functools import cached_property
 from rankbind.finding import Level
 from rankbind.launch.command import Command, Word
 from rankbind.launch.draft import Draft
-from rankbind_vllm.launch.arguments import Arguments
+from rankbind_vllm.launch.arguments import Arguments, Port
 from rankbind_vllm.launch.layout import LOOPBACK, Node, Sizes, resolve
 from rankbind_vllm.launch.releases import Release
 
@@ -88,7 +88,7 @@ def _key(node: Node, at: int) -> Hashable:
     return at
 
 
-def _meeting(address: str, port: int, command: Command) -> Hashable:
+def _meeting(address: str, port: Port, command: Command) -> Hashable:
     # Loopback of another host is another address.
     return address, port, command.host if address in LOOPBACK else None
 

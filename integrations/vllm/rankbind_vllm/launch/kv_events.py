@@ -79,8 +79,10 @@ def events(arguments: Arguments) -> Events | None:
             level=Level.NOTE,
         )
     endpoint, replay = str(config.get("endpoint", "tcp://*:5557")), config.get("replay_endpoint")
-    own = _ANYWHERE in (endpoint, replay) and release.has("sources advertised")
-    return Events(enabled, publishes, endpoint, replay, arguments.variable("VLLM_HOST_IP", "") or None if own else None)
+    address = None
+    if _ANYWHERE in (endpoint, replay) and release.has("sources advertised"):
+        address = arguments.address_variable("VLLM_HOST_IP", "") or None
+    return Events(enabled, publishes, endpoint, replay, address)
 
 
 def binds(endpoint: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from rankbind.launch.command import Word
 from rankbind.topology import MAX_RANKS
-from rankbind_vllm.launch.arguments import Arguments, flag
+from rankbind_vllm.launch.arguments import Arguments, Port, flag
 from rankbind_vllm.launch.model import is_moe
 from rankbind_vllm.launch.releases import Release
 
@@ -65,9 +65,9 @@ class Node:
     moe: bool
     moe_known: bool
     address: str
-    rpc_port: int
+    rpc_port: Port
     master: str
-    master_port: int
+    master_port: Port
     offline: bool = False
     assumed: bool = False
 
@@ -174,8 +174,8 @@ class _Resolver:
         offline = sizes.dp == 1 and "VLLM_DP_SIZE" in self.arguments.command.environment
         start, local, balancing, spans = self.place(sizes, nodes, node, headless, multi_port)
         # With one replica the variables count, whatever the options say.
-        address = self.value("data_parallel_address") or self.value("master_addr")
-        address = address if sizes.dp > 1 else self.arguments.variable("VLLM_DP_MASTER_IP", "127.0.0.1")
+        address = self.arguments.address("data_parallel_address", "master_addr")
+        address = address if sizes.dp > 1 else self.arguments.address_variable("VLLM_DP_MASTER_IP", "127.0.0.1")
         found = Node(
             self.arguments,
             sizes,
@@ -191,9 +191,9 @@ class _Resolver:
             moe,
             known,
             address or "127.0.0.1",
-            self.number("data_parallel_rpc_port", 29550),
-            self.value("master_addr", "127.0.0.1"),
-            self.number("master_port", 29501),
+            self.arguments.port("data_parallel_rpc_port", 29550),
+            self.arguments.address("master_addr") or "127.0.0.1",
+            self.arguments.port("master_port", 29501),
         )
         if offline:
             found = self.offline(found)
@@ -210,6 +210,8 @@ class _Resolver:
 
     def moe(self, sizes: Sizes) -> tuple[bool, bool]:
         model = str(self.value("model_tag") or self.value("model", ""))
+        if not all(word.certain for word in self.words("model_tag", "model")):
+            model = ""
         found = is_moe(model, self.value("hf_config_path"))
         if found is not None:
             return found, True
@@ -320,8 +322,7 @@ class _Resolver:
         if not node.moe and self.release.has("external lb needs moe") and node.moe_known:
             environment.refuse("RB606", "VLLM_DP_SIZE is not for dense models", *environment.set("VLLM_DP_SIZE"))
         sizes = replace(node.sizes, dp=dp)
-        master = environment.variable("VLLM_DP_MASTER_IP", "127.0.0.1")
-        return replace(node, sizes=sizes, start=rank, local=1, balancing="external", address=master, offline=True)
+        return replace(node, sizes=sizes, start=rank, local=1, balancing="external", offline=True)
 
     def api_servers(self, node: Node) -> int:
         if node.headless:
@@ -361,8 +362,8 @@ def _preconditions(node: Node) -> Iterator[tuple[str, *tuple[Word, ...]]]:
         yield f"{sizes.dp * sizes.world} workers are more than can be", *factors
         return
     for dest in ("host", "data_parallel_address", "master_addr"):
-        given = arguments.value(dest)
-        if isinstance(given, str) and _NO_ADDRESS.search(given):
+        given = arguments.address(dest)
+        if given and _NO_ADDRESS.search(given):
             yield f"{flag(dest)} {given!r} is no address", *words(dest)
     if not 0 <= node.start < sizes.dp:
         which = words("data_parallel_rank", "data_parallel_start_rank", "data_parallel_size")
@@ -432,8 +433,8 @@ def _supervised(node: Node) -> Iterator[tuple[str, *tuple[Word, ...]]]:
             yield f"--data-parallel-multi-port-external-lb does not go with {flag(dest)}", *arguments.words(dest)
     if arguments.given("api_server_count") and arguments.value("api_server_count") != 1:
         yield "--data-parallel-multi-port-external-lb needs --api-server-count 1", *arguments.words("api_server_count")
-    port, supervisor = arguments.number("port", 8000), arguments.number("data_parallel_supervisor_port", 9256)
-    if port <= supervisor < port + local:
+    port, supervisor = arguments.port("port", 8000).number, arguments.port("data_parallel_supervisor_port", 9256).number
+    if port and port <= supervisor < port + local:
         yield (
             f"the supervisor's port {supervisor} is among those of the servers, {port} to {port + local - 1}",
             *arguments.words("port", "data_parallel_supervisor_port"),

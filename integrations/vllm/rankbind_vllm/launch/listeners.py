@@ -103,7 +103,7 @@ def _http(at: Statement) -> None:
     remedies = {"RB2": "--port: one of its own for each command of a host"}
 
     def serves(node: Node, port: object) -> dict[str, Any]:
-        return tcp(node.arguments.value("host"), port) | {"authenticated": _asks(node)}
+        return tcp(node.arguments.address("host"), port) | {"authenticated": _asks(node)}
 
     def server(node: Node) -> Said | None:
         arguments = node.arguments
@@ -135,7 +135,7 @@ def _http(at: Statement) -> None:
         words = node.arguments.words("data_parallel_supervisor_port", "data_parallel_multi_port_external_lb")
         port = node.arguments.port("data_parallel_supervisor_port", 9256)
         # It answers whoever asks how they are, and does nothing else.
-        keys = tcp(node.arguments.value("host"), port) | {"authenticated": None}
+        keys = tcp(node.arguments.address("host"), port) | {"authenticated": None}
         about = "health of the servers that it has started"
         return Said({**keys, "process": "DP supervisor", "about": about}, words, port)
 
@@ -160,7 +160,7 @@ def _http(at: Statement) -> None:
 def _asks(node: Node) -> bool:
     """Whether its servers ask who is there: for a key, or for a certificate."""
     arguments = node.arguments
-    if any(arguments.value("api_key", [])) or "api_key" in arguments.uncertain or arguments.value("ssl_cert_reqs") == 2:
+    if "api_key" in arguments.uncertain or any(arguments.value("api_key", [])) or arguments.value("ssl_cert_reqs") == 2:
         return True
     key = arguments.command.environment.get("VLLM_API_KEY")
     return key is not None and not (key.certain and not key.text)
@@ -195,9 +195,8 @@ def _handshake(at: Statement) -> None:
         if head.offline or (head.local == at.sizes.dp and not _elastic(head)):
             at.draft.resource("dp-handshake", owner=at.first, bind="ipc://*", process="front end", about=about)
         else:
-            port = head.arguments.port("data_parallel_rpc_port", head.rpc_port)
-            keys = tcp(head.address, port)
-            at.moves(port, "dp-handshake")
+            keys = tcp(head.address, head.rpc_port)
+            at.moves(head.rpc_port, "dp-handshake")
             dial = {"to": keys["bind"], "owner": at.engine, "by": "engine cores"}
             at.draft.resource(
                 "dp-handshake",
@@ -205,7 +204,7 @@ def _handshake(at: Statement) -> None:
                 owner=at.first,
                 process="front end",
                 about=about,
-                connect=[dial] if at.meets(head.address) else None,
+                connect=[dial] if at.meets(head.address) and head.rpc_port.number else None,
                 **keys,
             )
     later = [
@@ -276,16 +275,17 @@ def _rendezvous(at: Statement) -> None:
     head = at.head
     words = at.deployment.words
     if head.meets_at_master:
-        port = head.arguments.port("master_port", head.master_port)
-        keys = tcp(head.master, port)
-        at.moves(port, "torch-world")
+        keys = tcp(head.master, head.master_port)
+        at.moves(head.master_port, "torch-world")
         at.draft.resource(
             "torch-world",
             *(words("master_addr", "master_port") or words("nnodes")),
             owner={"rank": 0},
             process="worker",
             about="init_process_group of all workers",
-            connect=[{"to": keys["bind"], "by": "workers"}] if at.meets(head.master) else None,
+            connect=[{"to": keys["bind"], "by": "workers"}]
+            if at.meets(head.master) and head.master_port.number
+            else None,
             **keys,
         )
     elif at.sizes.dp == 1 or head.independent:
@@ -294,8 +294,9 @@ def _rendezvous(at: Statement) -> None:
             "torch-world",
             owner=at.engine,
             process="worker",
-            about="init_process_group of the workers of a replica: " + ("through a file" if file else _free(at)),
-            **({} if file else tcp("127.0.0.1", 0)),
+            about="init_process_group of the workers of a replica: "
+            + ("through a file" if file else "at a port that was free a moment before"),
+            **({} if file else tcp("127.0.0.1", _free(at))),
         )
     else:
         at.draft.resource(
@@ -303,8 +304,8 @@ def _rendezvous(at: Statement) -> None:
             *words("data_parallel_size"),
             owner={"rank": 0},
             process="worker",
-            about=f"init_process_group of the workers of all replicas: {_free(at)}",
-            **tcp(head.address, 0),
+            about="init_process_group of the workers of all replicas: at a port that was free a moment before",
+            **tcp(head.address, _free(at)),
         )
     if at.sizes.dp == 1:
         return
@@ -332,11 +333,17 @@ def _rendezvous(at: Statement) -> None:
 
 
 def _free(at: Statement) -> str:
-    """How the engine's get_open_port finds a port, which whoever asked binds a moment later."""
-    first = at.head.arguments.variable("VLLM_PORT", "")
-    return (
-        f"the first port from VLLM_PORT {first} on that was free" if first else "a port that was free a moment before"
-    )
+    """What the engine's get_open_port finds, and whoever asked binds a moment later.
+
+    Any port; with VLLM_PORT the first from there on that is free: one of as many as there are replicas, and one more,
+    behind those that the deployment has bound by then.
+    """
+    first = at.head.arguments.integer("VLLM_PORT", 0)
+    if not first:
+        return "0"
+    for taken in at.numbers:
+        first = taken + 1 if first <= taken <= first + at.sizes.dp else first
+    return f"{first}-{first + at.sizes.dp}"
 
 
 def _queues(at: Statement) -> None:

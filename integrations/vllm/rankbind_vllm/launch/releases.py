@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SINCE: Mapping[str, str] = {
-    # --nnodes, --node-rank, --master-addr, --master-port; an address of the replicas follows from --master-addr.
-    "nodes": "0.11.1",
     # One NIXL listener for each engine core, where each worker had one.
     "nixl per engine": "0.11.1",
     # A publisher that is not named is zmq where events are enabled; none is opened where they are not.
@@ -27,13 +25,13 @@ _SINCE: Mapping[str, str] = {
     "moriio": "0.14.0",
     # As many API servers as replicas.
     "api servers by default": "0.15.0",
-    "unknown keys refused": "0.16.0",
     "mappings in a config file": "0.16.0",
     # Mooncake's workers register with one server, where each worker had a port.
     "mooncake bootstrap": "0.16.0",
     "external lb needs moe": "0.21.0",
     # --data-parallel-multi-port-external-lb, and that two modes exclude each other.
     "one balancing mode": "0.22.0",
+    # Of the workers with tp 0 and pp 0, where it was the first worker of a node.
     "mooncake bootstrap by tp and pp": "0.24.0",
     "p2p tier": "0.25.0",
     "p2p and ec by environment": "0.26.0",

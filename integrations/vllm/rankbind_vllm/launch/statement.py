@@ -81,6 +81,11 @@ class Statement:
         if port.number:
             self._moved.setdefault(port, []).append((name, role))
 
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Those noted so far, smallest first."""
+        return sorted(port.number for port in self._moved)
+
     def state_knobs(self) -> None:
         """Put what was noted into the draft: what says one port in several commands is turned in all of them."""
         for port, moves in self._moved.items():
@@ -149,5 +154,5 @@ def tcp(host: str | None, port: object) -> dict[str, Any]:
 
 def at_home(node: Node, port: object) -> dict[str, Any]:
     """The same at the node's own address, whose spelling is known only where VLLM_HOST_IP says it."""
-    host = node.arguments.variable("VLLM_HOST_IP", "")
+    host = node.arguments.address_variable("VLLM_HOST_IP", "")
     return tcp(host, port) if host else {"bind": f"tcp://*:{port}"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ def _side_channel(arguments: Arguments, what: str, default: int) -> tuple[str, P
     """Host and port of a side channel, as its variables give them, and their words."""
     host, port = (f"VLLM_{what}_SIDE_CHANNEL_{part}" for part in ("HOST", "PORT"))
     found = arguments.port_variable(port, default)
-    return arguments.variable(host, "localhost"), found, arguments.set(host, port)
+    return arguments.address_variable(host, "localhost"), found, arguments.set(host, port)
 
 
 def _every(node: Node) -> tuple[int, ...]:
@@ -118,13 +118,21 @@ def _mooncake(at: Statement) -> None:
             if at.meets(address) or node.local_only
             else None
         )
-        about = "Mooncake bootstrap: HTTP; of the workers with tp 0 and pp 0, whatever their pcp"
+        about = "Mooncake bootstrap: HTTP; of " + (
+            "the workers with tp 0 and pp 0, whatever their pcp" if by_tp_and_pp else "the first worker of the node"
+        )
         keys = {**tcp("0.0.0.0", base(node)), "process": "worker", "about": about}
         return Said({**keys, "connect": connect if not node.local_only else None}, words(node), base(node))
 
-    def launches(node: Node) -> list[int]:
-        """tp 0 and pp 0 of the first engine of a node, or of the job where that serves all."""
-        if node.part or (not node.local_only and node.start > 0):
+    by_tp_and_pp = at.release.has("mooncake bootstrap by tp and pp")
+
+    def launches(node: Node) -> Sequence[int]:
+        """Those that start it in the first engine of a node, or of the job where that serves all."""
+        if not node.local_only and node.start > 0:
+            return []
+        if not by_tp_and_pp:
+            return at.engine_ranks(node) if node.multi_port else node.ranks[:1]
+        if node.part:
             return []
         first = node.start * at.sizes.world
         here = set(node.ranks)
