@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,9 @@ README = (ROOT / "README.md").read_text()
 RANKS = range(8)
 
 
-def block(language: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert len(found) == 1, f"the README has {len(found)} blocks of {language}"
+def block(language: str, start: str = "") -> str:
+    found = re.findall(rf"```{language}\n({re.escape(start)}.*?)```", README, re.DOTALL)
+    assert len(found) == 1, f"the README has {len(found)} blocks of {language} that begin with {start!r}"
     return str(found[0])
 
 
@@ -34,8 +35,15 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_launch_gives_what_is_shown(folder: Path) -> None:
+    command, continued, *shown = block("console", "$ rankbind check --engine").splitlines()
+    done = run("-m", *shlex.split(f"{command.removeprefix('$ ').removesuffix(chr(92))} {continued}"), folder=folder)
+    assert done.returncode == 1, done.stderr
+    assert shown == done.stdout.splitlines()
+
+
 def test_the_diagnostic_is_what_the_command_prints(folder: Path) -> None:
-    shown = block("console").splitlines()
+    shown = block("console", "$ rankbind check topology").splitlines()
     assert shown[0] == "$ rankbind check topology.toml"
     done = run("-m", "rankbind", "check", "topology.toml", folder=folder)
     assert done.returncode == 1, done.stderr
@@ -43,7 +51,7 @@ def test_the_diagnostic_is_what_the_command_prints(folder: Path) -> None:
 
 
 def test_the_suggested_owner_makes_the_file_clean(folder: Path) -> None:
-    suggested = re.search(r"= help: (singleton_per = \{.*\})", block("console"))
+    suggested = re.search(r"= help: (singleton_per = \{.*\})", block("console", "$ rankbind check topology"))
     assert suggested is not None
     file = folder / "topology.toml"
     file.write_text(re.sub(r"owner = \{.*\}", suggested[1], file.read_text()))

@@ -108,12 +108,17 @@ def one(
     deployment: str | None,
 ) -> Subject:
     """The one deployment that the user names; where it cannot be used, what is wrong is shown and the process ends."""
+    from rankbind.launch.reading import PUBLISHED
+
     found = read(context, () if file is None else (file,), engine, versions)
     if deployment is not None:
         names = [subject.name or subject.file for subject in found]
         if deployment not in names:
             raise click.UsageError(f"there is no deployment {deployment}: there is {', '.join(names)}", context)
         found = [subject for subject, name in zip(found, names, strict=True) if name == deployment]
+    else:
+        # Nobody who names a file means the ports that its containers are reached at, unless there is nothing else.
+        found = [subject for subject in found if subject.name != PUBLISHED] or found
     if len(found) > 1 and not any(subject.declaration is None for subject in found):
         names = [subject.name or subject.file for subject in found]
         raise click.UsageError(

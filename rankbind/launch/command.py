@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -18,6 +19,8 @@ SHARED_HOST = "0"
 
 ENVIRONMENT = "<environment>"
 """The same of a variable that was exported by whoever runs us."""
+
+_SECRET = re.compile(r"(?:.*[-_])?(?:api[-_]?k(?:ey?)?|access[-_]?key|passw(?:or)?d|secret|token)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,39 @@ def typed(words: Sequence[str], environment: Mapping[str, str] | None = None) ->
         known[name] = Word(value, found[at].span)
         at += 1
     return Command(tuple(found[at:]), known, text=text)
+
+
+def secrets(words: Sequence[Word]) -> Iterator[tuple[int, int]]:
+    """The words that hold what is nobody else's business, by the names of their options: each, and where it begins."""
+    inside = False
+    for at, word in enumerate(words):
+        name, equals, _ = word.text.partition("=")
+        if word.text.startswith("-"):
+            inside = bool(_SECRET.match(name))
+            if inside and equals:
+                yield at, len(name) + 1
+        elif inside:
+            yield at, 0
+
+
+def is_secret(variable: str) -> bool:
+    """Whether the value of a variable of this name is nobody else's business."""
+    return bool(_SECRET.match(variable))
+
+
+def shown(command: Command) -> str | None:
+    """Its `text` with secrets crossed out, each in its place."""
+    text = command.text
+    if text is None:
+        return None
+    spans = [(command.words[at].span, start > 0) for at, start in secrets(command.words)]
+    spans += [(word.span, True) for name, word in command.environment.items() if is_secret(name)]
+    for span, named in spans:
+        if span.file == TYPED:
+            first, stop = span.column - 1, span.column - 1 + span.length
+            first = text.index("=", first) + 1 if named else first
+            text = text[:first] + "*" * (stop - first) + text[stop:]
+    return text
 
 
 def _is_assignment(word: str) -> bool:

@@ -16,11 +16,12 @@ from rankbind import config
 from rankbind.check.suggest import Knob
 from rankbind.config import Declaration
 from rankbind.finding import Finding, Label, Level
-from rankbind.launch.command import TYPED, Command, Word
+from rankbind.launch.command import TYPED, Command, Word, is_secret, secrets
 from rankbind.source import Document, KeyPath, Span
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _WIDTH = 110
+_HIDDEN = "***"
 
 
 @dataclass(slots=True)
@@ -192,8 +193,13 @@ def _shown(command: Command) -> str:
 
     # What a file or a shell has set besides may be anybody's secret.
     typed = [(name, word) for name, word in command.environment.items() if word.span.file == TYPED]
-    given = [f"{name}={shlex.quote(word.text)}" for name, word in typed]
-    return " ".join([*given, *(shlex.quote(word.text) for word in command.words)])
+    given = [f"{name}={_HIDDEN if is_secret(name) else shlex.quote(word.text)}" for name, word in typed]
+    hidden = dict(secrets(command.words))
+    words = [
+        word.text[: hidden[at]] + _HIDDEN if at in hidden else shlex.quote(word.text)
+        for at, word in enumerate(command.words)
+    ]
+    return " ".join([*given, *words])
 
 
 def _comment(text: str) -> str:

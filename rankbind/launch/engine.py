@@ -121,7 +121,7 @@ def release(engine: Engine, version: str) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``0.5.13`` of ``v0.5.13.post1``: what releases are ordered by."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    found = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", version)
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
@@ -131,7 +131,11 @@ def with_entrypoint(command: Command) -> Command:
         return command
     name = command.image.partition("@")[0]
     name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-    for engine in map(_load, sorted(installed())):
+    for reader in sorted(installed()):
+        try:
+            engine = _load(reader)
+        except LaunchError:
+            continue  # `recognise` tells of it, where nobody else reads the command
         for image, words in engine.entrypoints.items():
             if f"/{name}".endswith(f"/{image}"):
                 front = tuple(Word(word, command.bare) for word in words)
@@ -155,7 +159,7 @@ def python_module(words: Sequence[str]) -> tuple[str, int] | None:
 
 def version_of(image: str | None, versions: Sequence[str]) -> str | None:
     """The release that the tag of an image names (``lmsysorg/sglang:v0.5.14-cu129``), if it is one of `versions`."""
-    _, colon, tag = (image or "").rpartition(":")
+    _, colon, tag = (image or "").partition("@")[0].rpartition(":")
     if not colon or "/" in tag:
         return None
     tag = tag.removeprefix("v")

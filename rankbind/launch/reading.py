@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -14,13 +14,16 @@ from rankbind.config import Declaration
 from rankbind.errors import ConfigError, LaunchError
 from rankbind.finding import Finding, Label
 from rankbind.launch import engine as engines
-from rankbind.launch.command import SHARED_HOST, TYPED, Command, Word
+from rankbind.launch.command import SHARED_HOST, TYPED, Command, Word, shown
 from rankbind.launch.draft import Draft
 from rankbind.launch.engine import Engine
 from rankbind.source import Span, read_text
 
 if TYPE_CHECKING:
     from rankbind.check.suggest import Suggestion
+
+PUBLISHED = "published ports"
+"""The name of what container runtimes bind for the commands of a file, a deployment beside those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Choice:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Choice | None = None) -> list[Subject]:
+def subjects(inputs: Sequence[Input], command: Command | None = None, choice: Choice | None = None) -> list[Subject]:
     """The deployments in files, and the one that `command` starts, in the order in which they are given.
 
     Raises:
@@ -125,7 +128,7 @@ def subjects(inputs: Iterable[Input], command: Command | None = None, choice: Ch
         if _engine(command, choice) is None:
             raise LaunchError(_unknown(command, choice))
         commands.append(command)
-    texts = {given.file: given.text for given in inputs} | ({TYPED: command.text} if command else {})
+    texts = {given.file: given.text for given in inputs} | ({TYPED: shown(command)} if command else {})
     launched = _launched(commands, choice, texts)
     # What is remarked of a file that can be used is told with the first that it starts.
     remarks = {
@@ -185,9 +188,21 @@ def judge(found: Sequence[Subject], *, together: bool = True, suggest: bool = Fa
 
 
 def of_draft(draft: Draft, *, file: str | None = None, name: str | None = None, text: str | None = None) -> Subject:
-    """What a draft declares, unless its engine would stop before it comes to that."""
-    declaration = None if draft.refused else draft.declaration()
-    return Subject(file or draft.origin.file, name, declaration, tuple(draft.findings), text, draft)
+    """What a draft declares, unless its engine would stop before it comes to that, or a word of it can be no address.
+
+    Raises:
+        ConfigError: the reader has drafted what no topology file may hold: a bug of the reader.
+    """
+    declaration, findings = None, list(draft.findings)
+    if not draft.refused:
+        try:
+            declaration = draft.declaration()
+        except ConfigError as error:
+            refused = [found for found in error.findings if isinstance(found, Finding)]
+            if not refused or any(found.code != "RB904" for found in refused):
+                raise
+            findings += refused
+    return Subject(file or draft.origin.file, name, declaration, tuple(findings), text, draft)
 
 
 def _file(given: Input, choice: Choice) -> tuple[list[Subject], list[Command]]:
@@ -214,7 +229,7 @@ def _file(given: Input, choice: Choice) -> tuple[list[Subject], list[Command]]:
     findings = read.findings if started or read.findings else (Finding("RB907", _nothing(choice), labels=(start,)),)
     found = [Subject(given.file, findings=findings, text=text)] if findings else []
     if machine:
-        found.append(of_draft(_published(machine), file=given.file, name="published ports", text=text))
+        found.append(of_draft(_published(machine), file=given.file, name=PUBLISHED, text=text))
     return found, started
 
 

@@ -19,9 +19,9 @@ _SIZES = re.compile(
 )
 OPTIONS = Options(
     flags="overlap exact exclusive label unbuffered pty no-kill quiet verbose kill-on-bad-exit "
-    "overcommit oversubscribe contiguous spread-job use-min-nodes disable-status no-container- "
-    "mount-home container-mount-home container-remap-root no-container-remap-root container- "
-    "writable container-readonly multi-prog preserve-env propagate no-allocate debugger-test "
+    "overcommit oversubscribe contiguous spread-job use-min-nodes disable-status no-container-mount-home "
+    "container-mount-home container-remap-root no-container-remap-root container-writable "
+    "container-readonly multi-prog preserve-env propagate no-allocate debugger-test "
     "parallel het-group-all",
     short_flags="luOsvQkKXbZEH",
     names=_SHORT,
