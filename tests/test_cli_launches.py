@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,13 @@ def test_the_release_that_mended_it_is_clean() -> None:
     assert found.exit_code == 0, found.output
     assert "clean: " in found.output
     assert "8 ranks, 1 host" in found.output
+
+
+def test_a_command_in_quotes() -> None:
+    one = invoke("check", "--engine-version", "0.5.14", "--", shlex.join(PIPELINE))
+
+    assert one.output == invoke("check", "--engine-version", "sglang=0.5.14", "--", *PIPELINE).output
+    assert "error[RB102]" in one.output
 
 
 def test_an_option_that_the_engine_refuses() -> None:
@@ -144,7 +152,8 @@ def test_explain() -> None:
         (["check", "--", "sleep", "1"], "`sleep 1` starts no engine that can be read; installed: sglang, vllm"),
         (["check", "--engine", "sglang", "--", "vllm", "serve", "m"], "`vllm serve m` does not start SGLang"),
         (["check", "--engine", "other", "--", "x"], "no reader for other is installed"),
-        (["check", "--engine-version", "0.5.14", "--", *SGLANG], "of which engine? --engine-version ENGINE=0.5.14"),
+        (["check", "--engine-version", "0.5.14", "serve.sh"], "of which engine? --engine-version ENGINE=0.5.14"),
+        (["check", "vllm", "serve", "m"], "to check a command, put -- in front of it: -- vllm serve m"),
         (["check", "--engine-version", "sglang=0.4", "--", *SGLANG], "SGLang 0.4 is older than what can be read"),
         (["check", "--engine-version", "x=1", "--", *SGLANG], "--engine-version x=1: x is not installed"),
         (["check", "--apart", "--suggest", "serve.sh"], "--suggest is about deployments that share hosts"),

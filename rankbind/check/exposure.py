@@ -58,7 +58,7 @@ def _finding(plan: Plan, code: str, found: Sequence[Binding], one: str, several:
         details=(
             *texts[:_SHOWN],
             *more,
-            "whoever reaches the host reaches them: to read what is published, to ask, and to send what is deserialised",
+            "whoever reaches the host reaches them: to read what is published, to ask, to send what is deserialised",
         ),
         fix=_instead(plan, of),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -88,14 +90,20 @@ def read(context: click.Context, files: Sequence[str], engine: str | None, versi
     """
     from rankbind.errors import LaunchError
     from rankbind.launch.command import typed
+    from rankbind.launch.engine import recognise
     from rankbind.launch.reading import Input, subjects
 
     words = launch(context)
+    if len(words) == 1 and " " in words[0].strip():
+        # In quotes, as from a variable of a script.
+        words = tuple(shlex.split(words[0]))
+    if len(files) > 1 and not words and not Path(files[0]).exists() and recognise(files):
+        raise click.UsageError(f"to check a command, put -- in front of it: -- {shlex.join(files)}", context)
     if not files and not words:
         raise click.UsageError("name a FILE, or give a launch command after --", context)
     inputs = [Input("<stdin>", _stdin()) if file == _STDIN else Input(file) for file in dict.fromkeys(files)]
     try:
-        return subjects(inputs, typed(words, os.environ) if words else None, _choice(engine, versions))
+        return subjects(inputs, typed(words, os.environ) if words else None, _choice(engine, versions, words))
     except LaunchError as error:
         raise click.UsageError(str(error), context) from None
 
@@ -142,8 +150,8 @@ def _show(refused: Sequence[Subject]) -> None:
     click.echo(text.render(results, width=width, colour=colour), err=True, nl=False, color=True)
 
 
-def _choice(engine: str | None, versions: Sequence[str]) -> Choice:
-    from rankbind.launch.engine import find, installed
+def _choice(engine: str | None, versions: Sequence[str], words: Sequence[str]) -> Choice:
+    from rankbind.launch.engine import find, installed, recognise
     from rankbind.launch.reading import Choice
 
     if engine is not None:
@@ -152,9 +160,10 @@ def _choice(engine: str | None, versions: Sequence[str]) -> Choice:
     for given in versions:
         name, equals, version = given.rpartition("=")
         if not equals:
-            if engine is None:
+            started = None if engine or not words else recognise(words)
+            name = engine or (started.name if started else "")
+            if not name:
                 raise click.UsageError(f"--engine-version {given}: of which engine? --engine-version ENGINE={given}")
-            name = engine
         elif name not in installed():
             raise click.UsageError(
                 f"--engine-version {given}: {name} is not installed: {', '.join(sorted(installed()))}"

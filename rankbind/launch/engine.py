@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import PurePosixPath
@@ -13,6 +13,9 @@ from typing import Protocol, runtime_checkable
 from rankbind.errors import LaunchError
 from rankbind.launch.command import Command, Word
 from rankbind.launch.draft import Draft
+from rankbind.topology import nearest
+
+_OURS = frozenset({"sglang", "vllm"})
 
 GROUP = "rankbind.engines"
 """Entry points of this group are `Engine` objects; the name of the entry point is that of the engine."""
@@ -60,9 +63,12 @@ def find(name: str) -> Engine:
     """
     known = installed()
     if name not in known:
-        others = f"; installed: {', '.join(sorted(known))}" if known else ""
+        near = nearest(name, {*known, *_OURS})
+        advice = f"did you mean {near}? " if near else ""
+        get = f"`pip install rankbind-{near or name}` (without the engine itself)" if {near, name} & _OURS else ""
+        others = f"installed: {', '.join(sorted(known)) or 'none'}"
         raise LaunchError(
-            f"no reader for {name} is installed{others}. `pip install rankbind-{name}` (without the engine itself)"
+            f"no reader for {name} is installed; {advice}{others}{'. ' + get if get and near not in known else ''}"
         )
     return _load(name)
 
@@ -117,6 +123,54 @@ def release(engine: Engine, version: str) -> str:
         what = "is older than what can be read" if wanted else "is no version"
         raise LaunchError(f"{engine.title} {version} {what}: {engine.versions[0]} to {engine.versions[-1]}")
     return max(known, key=_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The release whose rules a command is read by.
+
+    Attributes:
+        release: one of the engine's `versions`.
+        named: whether it is the one that somebody said; None: nobody said which. False: somebody said another one.
+        remark: what there is to say (RB609) where `release` is a guess, although something tells that it may be another.
+        fix: what settles it.
+    """
+
+    release: str
+    named: bool | None = None
+    remark: str | None = None
+    fix: str | None = None
+
+
+def chosen(engine: Engine, image: str | None, version: str | None) -> Chosen:
+    """The release by which a command is read: the `version` that was typed, else that of its `image`, else the newest.
+
+    Raises:
+        LaunchError: `version` is none that can be read.
+    """
+    newest = engine.versions[-1]
+    if version is None and image is None:
+        return Chosen(newest)
+    settled = version or version_of(image, engine.versions)
+    if settled is not None and version_of(f":{settled}", engine.versions) is not None:
+        return Chosen(release(engine, settled), True)
+    said = version
+    if said is None:
+        name, _, tag = (image or "").partition("@")[0].rpartition(":")
+        found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
+        said = found[1] if found and engine.name in name else None
+    fix = f"say which release it is: --engine-version {engine.name}="
+    if said is None:
+        remark = f"the image {image} does not tell its release of {engine.title}: {newest} is assumed"
+        return Chosen(newest, None, remark, f"{fix}{newest}")
+    title = f"{engine.title} {said.removeprefix('v')}"
+    if version is None and _numbers(said) < _numbers(engine.versions[0]):
+        known = f"{engine.versions[0]} to {newest}"
+        remark = f"{title} (image {image}) is older than what can be read, {known}: {newest} is assumed"
+        return Chosen(newest, None, remark, f"{fix}{engine.versions[0]} comes closest")
+    nearest = release(engine, said)
+    where = "" if version else f" (image {image})"
+    return Chosen(nearest, False, f"{title}{where} is not known: {nearest} is assumed", f"{fix}{nearest}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from rankbind.check import deployments
 from rankbind.check.plan import Plan
 from rankbind.config import Declaration
 from rankbind.errors import ConfigError, LaunchError
-from rankbind.finding import Finding, Label
+from rankbind.finding import Finding, Label, Level
 from rankbind.launch import engine as engines
 from rankbind.launch.command import SHARED_HOST, TYPED, Command, Word, shown
 from rankbind.launch.draft import Draft
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PUBLISHED = "published ports"
 """The name of what container runtimes bind for the commands of a file, a deployment beside those."""
+
+
+_ORDER = {level: at for at, level in enumerate(Level)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,9 @@ class Subject:
         """
         if self.declaration is None:
             return self.findings
-        found = check.run(self.declaration, plan)
-        return self.findings + tuple(self._advised(finding) for finding in found)
+        found = self.findings + tuple(map(self._advised, check.run(self.declaration, plan)))
+        # A command has no order in which things are declared: what is worse comes first.
+        return found if self.draft is None else tuple(sorted(found, key=lambda finding: _ORDER[finding.level]))
 
     def _advised(self, finding: Finding) -> Finding:
         """With what to do about it, in the words of whoever wrote a command."""
@@ -140,7 +144,18 @@ def subjects(inputs: Sequence[Input], command: Command | None = None, choice: Ch
         if subject.file in remarks:
             launched[at] = replace(subject, findings=remarks.pop(subject.file) + subject.findings)
             found = [other for other in found if other.file != subject.file or other.declaration is not None]
-    return sorted(found + launched, key=lambda subject: order[subject.file])
+    found = sorted(found + launched, key=lambda subject: order[subject.file])
+    return _without_bystanders(found)
+
+
+def _without_bystanders(found: list[Subject]) -> list[Subject]:
+    """Of several files (``k8s/*.yaml``) some start nothing: a note, if any of them does."""
+    idle = [subject for subject in found if [finding.code for finding in subject.findings] == ["RB907"]]
+    if not idle or len(idle) == len(found):
+        return found
+    notes = tuple(replace(subject.findings[0], code="RB609", level=Level.NOTE) for subject in idle)
+    first, *rest = (subject for subject in found if subject not in idle)
+    return [replace(first, findings=first.findings + notes), *rest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +255,12 @@ def _published(commands: Sequence[Command]) -> Draft:
     draft.axis("machine", len(machines))
     for rank, machine in enumerate(machines):
         draft.host(machine, [rank])
+    seen: dict[str, int] = {}
     for command in commands:
         for port in command.published:
             name = f"{command.name or 'container'}:{port.target}"
-            again = sum(other == name or other.startswith(f"{name} ") for other in draft.names)
-            name += f" {again + 1}" if again else ""
+            seen[name] = number = seen.get(name, 0) + 1
+            name += f" {number}" if number > 1 else ""
             host = f"[{port.address}]" if ":" in port.address else port.address or "*"
             said = Word(str(port.port), port.span)
             draft.resource(

@@ -36,7 +36,7 @@ def _suggestion(suggestion: Suggestion, names: Sequence[str]) -> dict[str, Any]:
             for move in suggestion.moves
         ],
         "exact": suggestion.exact,
-        "left": [_finding(finding) for finding in suggestion.left],
+        "left": [_finding(finding) for finding in suggestion.left if finding.fails],
     }
 
 

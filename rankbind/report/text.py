@@ -42,7 +42,7 @@ def render(results: Sequence[Result], *, width: int | None = None, colour: bool 
     rows: list[Row] = []
     for result in results:
         for finding in result.findings:
-            rows += [*finding_rows(finding, sources, width), ()]
+            rows += [*finding_rows(finding, sources, width, result.deployment), ()]
     return paint([*rows, *_summary(results, width)], colour=colour)
 
 
@@ -53,17 +53,20 @@ def suggested(suggestion: Suggestion, names: Sequence[str], *, width: int | None
         how = "the smallest change" if suggestion.exact else "a change"
         rows.append(((_HELP, f"suggestion: {how} of ports after which nothing collides"),))
         rows += [(("", f"  {line}"),) for line in map(safe, suggestion.lines(names))]
-    if suggestion.left:
+    left = [finding for finding in suggestion.left if finding.fails]
+    if left:
         what = "no change of ports helps" if not suggestion.moves else "this stays"
         rows.append(((_BOLD, f"{what}:"),))
-        rows += [(("", f"  {piece}"),) for each in suggestion.left for piece in wrap(safe(each.message), width)]
+        rows += [(("", f"  {piece}"),) for each in left for piece in wrap(safe(each.message), width)]
     if len(rows) == 1:
         rows.append(((_HELP, "suggestion: leave the ports as they are"),))
     return paint(rows, colour=colour)
 
 
-def finding_rows(finding: Finding, sources: Sources, width: int | None = None) -> Iterator[Row]:
-    """One finding, in styled rows."""
+def finding_rows(
+    finding: Finding, sources: Sources, width: int | None = None, deployment: str | None = None
+) -> Iterator[Row]:
+    """One finding, in styled rows; `deployment` tells whose it is, of several in one file."""
     level = _COLOURS[finding.level]
     title = f"{finding.level}[{finding.code}]"
     head, *rest = wrap(f"{title}: {safe(finding.message)}", width, None if width is None else width - 2)
@@ -76,7 +79,8 @@ def finding_rows(finding: Finding, sources: Sources, width: int | None = None) -
         labels = [label for label in finding.labels if label.span.file == file]
         arrow = ":::" if index else "-->"
         if labels[0] in shown:
-            yield (_GUTTER, f"{' ' * gutter}{arrow} "), ("", safe(str(labels[0].span)))
+            whose = f" [{safe(deployment)}]" if deployment and not index else ""
+            yield (_GUTTER, f"{' ' * gutter}{arrow} "), ("", safe(str(labels[0].span)) + whose)
             yield from _excerpt(file, labels, finding.labels[0], sources, level, gutter, width)
         else:
             span = labels[0].span

@@ -126,7 +126,9 @@ def test_the_nodes_of_one_job_are_one_deployment_and_other_jobs_are_not() -> Non
 
 def test_two_trainings_on_one_host_meet_at_the_store() -> None:
     one, other = (read(f"{TRAIN} --save /{name}") for name in "ab")
-    found = [finding for findings in judge([one, other]) for finding in findings if finding.level is not Level.NOTE]
+    found = [
+        finding for findings in judge([one, other]).findings for finding in findings if finding.level is not Level.NOTE
+    ]
     assert {finding.code for finding in found} == {"RB501"}
 
 

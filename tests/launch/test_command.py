@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankbind.launch.command import ENVIRONMENT, TYPED, typed
+from rankbind.launch.command import ENVIRONMENT, TYPED, shown, typed
 
 
 def test_words_stand_where_they_are_written() -> None:
@@ -52,3 +52,20 @@ def test_the_text_is_the_command(words: list[str]) -> None:
     for word in command.words:
         shown = text[word.span.column - 1 : word.span.column - 1 + word.span.length]
         assert shown == shlex.quote(word.text).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["vllm", "serve", "m", "--api-key", "a b", "c", "--port", "1"], "vllm serve m --api-key ***** * --port 1"),
+        (["vllm", "serve", "--api-k=abc", "--tokenizer", "t"], "vllm serve --api-k=*** --tokenizer t"),
+        (["VLLM_API_KEY=abc", "A=1", "vllm", "serve"], "VLLM_API_KEY=*** A=1 vllm serve"),
+        (["x", "--ssl-keyfile-password", "p", "--max-num-batched-tokens", "8"],
+         "x --ssl-keyfile-password * --max-num-batched-tokens 8"),
+    ],
+)  # fmt: skip
+def test_secrets_are_crossed_out_in_their_place(words: list[str], text: str) -> None:
+    command = typed(words, {"HF_TOKEN": "exported"})
+
+    assert shown(command) == text
+    assert len(text) == len(command.text or "")

@@ -134,3 +134,24 @@ def test_any_command_can_stand_in_the_file(words: list[str], reason: str) -> Non
     found.ignored.append((command.words[-1], reason))
 
     assert config.parse(found.to_toml()).job == found.declaration().job
+
+
+def test_no_secret_is_written_into_a_file() -> None:
+    command = typed(
+        [
+            "A_TOKEN=s3cret",
+            "B=x y",
+            "engine",
+            "--api-key",
+            "s3cret",
+            "s3cret",
+            "--admin-key-file=f",
+            "--password=s3cret",
+        ]
+    )
+    found = Draft("Engine 1.0", [command])
+    found.axis("tp", 1)
+
+    assert found.to_toml().splitlines()[1] == (
+        "#   A_TOKEN=*** B='x y' engine --api-key *** *** --admin-key-file=f --password=***"
+    )

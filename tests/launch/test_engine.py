@@ -60,7 +60,8 @@ def test_an_engine_is_found_by_its_name_and_by_its_command(install: Install) -> 
     assert "tiny" in installed()
     assert find("tiny").title == "Tiny"
     found = recognise(("tiny", "--port", "1"))
-    assert found is not None and found.name == "tiny"
+    assert found is not None
+    assert found.name == "tiny"
     assert recognise(("other",)) is None
 
 
@@ -69,9 +70,18 @@ def test_a_reader_that_is_broken_is_in_nobodys_way(install: Install) -> None:
     install("tiny", ENGINE)
 
     found = recognise(("tiny",))
-    assert found is not None and found.name == "tiny"
+    assert found is not None
+    assert found.name == "tiny"
     with pytest.raises(LaunchError, match="is no rankbind engine"):
         recognise(("other",))
+
+
+def test_a_reader_that_is_broken_is_not_in_the_way_of_an_image(install: Install) -> None:
+    install("broken", "ENGINE = 1")
+    install("tiny", ENGINE)
+    command = replace(typed(["--port", "1"]), image="lab/tiny", bare=Span("pod.yaml", 3, 5))
+
+    assert with_entrypoint(command).texts == ("tiny", "--serve", "--port", "1")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +96,33 @@ def test_a_reader_that_is_broken_is_named(install: Install, source: str, message
     assert "rankbind_test_broken:ENGINE" in str(caught.value)
 
 
-def test_a_reader_that_is_missing_is_to_be_installed() -> None:
-    with pytest.raises(LaunchError, match="no reader for nothing is installed.*pip install rankbind-nothing"):
-        find("nothing")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", r"no reader for nothing is installed; installed: tiny$"),
+        ("vllm", r"installed: tiny\. `pip install rankbind-vllm` \(without the engine itself\)$"),
+        ("sglnag", r"did you mean sglang\? installed: tiny\. `pip install rankbind-sglang` \(without"),
+        ("tyny", r"did you mean tiny\? installed: tiny$"),
+    ],
+)
+def test_a_reader_that_is_missing(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+    monkeypatch.setattr(engines, "installed", lambda: frozenset({"tiny"}))
+
+    with pytest.raises(LaunchError, match=message):
+        find(name)
 
 
 @pytest.mark.parametrize(
     ("version", "wanted"),
-    [("1.0", "1.0"), ("1.1", "1.0"), ("1.9.9", "1.2"), ("v1.10.post1", "1.10"), ("1.10rc1", "1.10"), ("2", "1.10")],
+    [
+        ("1.0", "1.0"),
+        ("1.1", "1.0"),
+        ("1.9.9", "1.2"),
+        ("v1.10.post1", "1.10"),
+        ("1.10rc1", "1.10"),
+        ("2", "1.10"),
+        ("9" * 5000, "1.10"),
+    ],
 )
 def test_the_nearest_release_before(install: Install, version: str, wanted: str) -> None:
     install("tiny", ENGINE)
@@ -131,6 +160,8 @@ def test_the_module_of_a_command(words: list[str], found: tuple[str, int] | None
         ("lab/engine:v0.5.14-cu129", "0.5.14"),
         ("lab/engine:v0.5.1", "0.5.1"),
         ("lab/engine:0.5.14.post1", "0.5.14"),
+        ("lab/engine:v0.5.14@sha256:00", "0.5.14"),
+        ("lab/engine@sha256:00", None),
         ("lab/engine:latest", None),
         ("lab/engine", None),
         ("host:5000/engine", None),

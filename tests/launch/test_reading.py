@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from click.testing import CliRunner
 
+from rankbind.cli import cli
 from rankbind.errors import LaunchError
 from rankbind.finding import Level
 from rankbind.launch import engine as engines
@@ -133,7 +135,7 @@ def test_the_release_that_is_chosen() -> None:
     [
         (Choice(), r"`sleep 1` starts no engine that can be read; installed: tiny"),
         (Choice("tiny"), r"`sleep 1` does not start Tiny"),
-        (Choice("other"), r"no reader for other is installed; installed: tiny\."),
+        (Choice("other"), r"no reader for other is installed; installed: tiny$"),
     ],
 )
 def test_a_command_that_starts_nothing(choice: Choice, message: str) -> None:
@@ -187,3 +189,43 @@ def test_what_is_remarked_of_a_file_is_told_with_what_it_starts(tmp_path: Path) 
 
     assert [subject.name for subject in found] == ["published ports", "a", "b", "c"]
     assert [finding.code for finding in found[1].findings] == ["RB609"]
+
+
+def test_who_names_a_file_does_not_mean_its_published_ports(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text("services: {a: {image: lab/tiny, command: --tp 2 --port 8000, ports: ['8000:8000']}}\n")
+
+    found = CliRunner().invoke(cli, ["plan", str(file)])
+    assert found.exit_code == 0, found.output
+    assert "http" in found.output
+    published = CliRunner().invoke(cli, ["plan", "--deployment", "published ports", str(file)])
+    assert "a:8000" in published.output
+
+
+def test_a_word_that_can_be_no_address_is_a_finding() -> None:
+    (subject,) = subjects([], typed(["tiny", "--tp", "2", "--port", "80\n"]))
+
+    assert subject.declaration is None
+    (finding,) = subject.checked()
+    assert (finding.code, finding.labels[0].span.column) == ("RB904", 20)
+
+
+def test_a_port_of_a_container_may_be_published_often(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    ports = "'8000-12095:9000-13095', '127.0.0.1:7000:9000', '[::1]:7000:9000'"
+    file.write_text(f"services: {{a: {{image: lab/tiny, command: --tp 2 --port 8000, ports: [{ports}]}}}}\n")
+
+    published, _ = subjects([Input(str(file))])
+    assert published.draft is not None
+    names = published.draft.names
+    assert (len(names), names[:2], names[-2:]) == (4098, ("a:9000", "a:9001"), ("a:9000 2", "a:9000 3"))
+
+
+def test_files_that_start_nothing_do_not_hinder_those_that_do(tmp_path: Path) -> None:
+    (tmp_path / "nginx.sh").write_text("nginx -g x\n")
+    (tmp_path / "serve.sh").write_text("tiny --tp 2 --port 8000\n")
+
+    (found,) = subjects([Input(str(tmp_path / "nginx.sh")), Input(str(tmp_path / "serve.sh"))])
+
+    (note,) = found.checked()
+    assert (note.code, note.level, Path(note.labels[0].span.file).name) == ("RB609", Level.NOTE, "nginx.sh")

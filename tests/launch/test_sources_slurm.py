@@ -65,6 +65,8 @@ PLACES = {
     "#SBATCH -N 2\nsrun -N $U x": [(None, None)],
     "#SBATCH -N 2\nsrun -n $U x": [("node0", 0), ("node1", 1)],
     "srun x": [("node0", 0)],
+    "srun --container-writable x": [("node0", 0)],
+    "srun --no-container-mount-home x": [("node0", 0)],
     "srun -N 2 x": [("node0", 0), ("node1", 1)],
     "srun -n 2 x": [(None, None)],
     "x\n#SBATCH -N 2\nsrun x": [(None, None), ("node0", 0)],

@@ -1,7 +1,8 @@
 """Reads ``torchrun ... pretrain_gpt.py ...``, as Megatron-LM is started. The rules are those of megatron-core 0.16."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from rankbind.launch.command import Command
 from rankbind.launch.draft import Draft
@@ -19,6 +20,7 @@ OPTIONS = [
 
 class Megatron:
     name, title, versions = "megatron", "Megatron-LM", ("0.16",)
+    entrypoints: Mapping[str, Sequence[str]] = MappingProxyType({})
     table = OptionTable(versions, {"0.16": OPTIONS})
 
     def starts(self, words: Sequence[str]) -> bool:

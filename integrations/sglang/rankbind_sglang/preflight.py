@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 MODES = ("off", "warn", "error")
 
-_SECRETS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
-"""Options whose values are not for a log."""
-
 _log = logging.getLogger("rankbind_sglang")
 
 
@@ -109,7 +106,7 @@ def check(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """
     from sglang.version import __version__ as installed
 
-    from rankbind.launch.command import typed
+    from rankbind.launch.command import shown, typed
     from rankbind_sglang.launch import ENGINE
 
     if not ENGINE.starts(words):
@@ -121,7 +118,7 @@ def check(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
     (draft,) = ENGINE.read([command], release)
     if draft.refused and _may_be_of_another_kind(words):
         return None
-    return _judge(draft, 0 if draft.refused else _node(command, release), _without_secrets(command))
+    return _judge(draft, 0 if draft.refused else _node(command, release), shown(command) or "")
 
 
 def _judge(draft: Draft, node: int, shown: str) -> str | None:
@@ -193,20 +190,3 @@ def _known(installed: str, versions: Sequence[str]) -> str:
 def _may_be_of_another_kind(words: Sequence[str]) -> bool:
     """Whether ``sglang serve`` may find, when it looks at the model, that other options hold: those for diffusion."""
     return words[0] == "sglang" and "llm" not in words and "--model-type=llm" not in words
-
-
-def _without_secrets(command: Command) -> str:
-    """The text of a command, with values that are not for a log crossed out."""
-    text = command.text or ""
-    for at, word in enumerate(command.words):
-        option, equals, _ = word.text.partition("=")
-        if len(option) < 4 or not any(secret.startswith(option) for secret in _SECRETS):
-            continue
-        where = word if equals else command.words[at + 1] if at + 1 < len(command.words) else None
-        if where is not None:
-            start = where.span.column - 1
-            stop = start + where.span.length
-            if equals:
-                start = text.index("=", start) + 1
-            text = text[:start] + "*" * (stop - start) + text[stop:]
-    return text
