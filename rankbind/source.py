@@ -125,14 +125,16 @@ class Document:
 
 
 def parse(text: str, file: str) -> Document:
-    """Read `text` as what the ending of `file` says: .toml (and anything unknown), .yaml, .yml or .json.
+    """Read `text` as what the ending of `file` says (.toml, .yaml, .yml, .json), or else as what it looks like.
 
     Raises:
         SourceError: it is not that, a key is given twice, it nests too deeply, or holds what no topology needs: an
             integer beyond 64 bits, half a character (a lone surrogate).
     """
     document = Document(file, text)
-    reader = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml}.get(Path(file).suffix.lower(), _read_toml)
+    reader = _READERS.get(Path(file).suffix.lower())
+    if reader is None:
+        reader = _read_json if text.lstrip().startswith("{") else _read_yaml if _YAML.search(text) else _read_toml
     try:
         if half := _SURROGATE.search(text):
             # Bytes that are no UTF-8, kept by "surrogateescape", are these.
@@ -156,6 +158,7 @@ def parse(text: str, file: str) -> Document:
     return document
 
 
+_YAML = re.compile(r"^[A-Za-z_]+\s*:", re.MULTILINE)
 _HALF = "an escape that stands for half a character (a lone surrogate)"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Outside strings. int() refuses more digits than these.
@@ -330,7 +333,10 @@ def _json_value(document: Document, node: Node, path: KeyPath) -> None:
     document.values.setdefault(path, _span(document, node))
     if node.type == "object":
         for pair in node.named_children:
-            key, value = pair.named_children
+            key, value = pair.child_by_field_name("key"), pair.child_by_field_name("value")
+            if key is None or value is None or key.type != "string":
+                # The grammar does not know every number of JSON's (-1e+300): what it makes of one has no place.
+                continue
             inner = (*path, json.loads(_text(key)))
             document.add(inner, _span(document, key), _span(document, value))
             _json_value(document, value, inner)
@@ -400,3 +406,6 @@ def _toml_key_parts(node: Node) -> Iterator[Node]:
             yield from _toml_key_parts(child)
     else:
         yield node
+
+
+_READERS = {".toml": _read_toml, ".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml}

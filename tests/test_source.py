@@ -398,3 +398,17 @@ def test_every_key_and_leaf_is_where_its_span_says(ending: str, data: dict[str, 
     for path in document.keys:
         if isinstance(path[-1], str):
             assert written(key(document, *path)) == path[-1]
+
+
+def test_a_number_that_the_grammar_of_positions_does_not_know() -> None:
+    document = parse('{"a": -1e+300, "b": {"c": 2}}', "f.json")
+
+    assert document.data == {"a": -1e300, "b": {"c": 2}}
+    assert document.value("a").line == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["axes = {tp = 2}", "axes:\n  tp: 2\n", '{"axes": {"tp": 2}}', "# a remark\n[axes]\ntp=2"]
+)
+def test_a_name_that_tells_nothing(text: str) -> None:
+    assert parse(text, "<stdin>").data == {"axes": {"tp": 2}}

@@ -20,7 +20,9 @@ SHARED_HOST = "0"
 ENVIRONMENT = "<environment>"
 """The same of a variable that was exported by whoever runs us."""
 
-_SECRET = re.compile(r"(?:.*[-_])?(?:api(?:[-_]?k(?:ey?)?)?|access[-_]?key|passw(?:or)?d|secret|token)\Z", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:.*[-_])?(?:api(?:[-_]?k(?:ey?)?)?|access[-_]?key|passw(?:or)?d|secret|token)\Z", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Chosen:
     Attributes:
         release: one of the engine's `versions`.
         named: whether it is the one that somebody said; None: nobody said which. False: somebody said another one.
-        remark: what there is to say (RB609) where `release` is a guess, although something tells that it may be another.
+        remark: what there is to say (RB609) where `release` is a guess, and something tells that it may be another.
         fix: what settles it.
     """
 
@@ -167,7 +167,7 @@ def chosen(engine: Engine, image: str | None, version: str | None) -> Chosen:
     if version is None and _numbers(said) < _numbers(engine.versions[0]):
         known = f"{engine.versions[0]} to {newest}"
         remark = f"{title} (image {image}) is older than what can be read, {known}: {newest} is assumed"
-        return Chosen(newest, None, remark, f"{fix}{engine.versions[0]} comes closest")
+        return Chosen(newest, None, remark, f"{fix}{engine.versions[0]} is the nearest that can be read")
     nearest = release(engine, said)
     where = "" if version else f" (image {image})"
     return Chosen(nearest, False, f"{title}{where} is not known: {nearest} is assumed", f"{fix}{nearest}")

@@ -95,6 +95,27 @@ def test_a_step_of_unknown_size_forgets_what_the_batch_shell_was_told() -> None:
     assert [finding.code for finding in found.findings] == ["RB609"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["srun -N1 -n1 x a &\nsrun -N1 -n1 x b &\nwait", "for i in a b; do\n  srun -N1 -n1 x $i &\ndone\nwait"],
+)
+def test_which_node_a_smaller_step_gets_is_remarked(text: str) -> None:
+    found = sources.commands("a.sbatch", f"#SBATCH -N 2\n{text}\n")
+
+    steps = [command for command in found.commands if command.texts[0] == "x"]
+    assert len({command.host for command in steps}) == 2
+    assert {command.node for command in steps} == {None}
+    assert {finding.code for finding in found.findings} == {"RB609"}
+    assert {"which nodes of the allocation this step gets is known when it runs"} == {
+        finding.message for finding in found.findings
+    }
+
+
+@pytest.mark.parametrize("text", ["srun x", "srun -N1 -n1 -w node1 x", "srun -N1 -n1 -r 1 x"])
+def test_a_step_whose_node_is_known_has_no_remark(text: str) -> None:
+    assert not sources.commands("a.sbatch", f"#SBATCH -N 2\n{text}\n").findings
+
+
 def test_exported_variables_and_images() -> None:
     (command,) = commands("srun --export=ALL,A=1,B=2 --container-image=docker://r#i:1 --mpi=none x\n")
 

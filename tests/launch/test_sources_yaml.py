@@ -43,7 +43,35 @@ KINDS = {
     ("a", "#!/usr/bin/env bash\n"): "shell",
     ("a", "#!/usr/bin/python3\n"): None,
     ("a.job", "#!/bin/bash\n#SBATCH -N 2\n"): "shell",
-    ("a.txt", "x"): None,
+    ("a.txt", ""): None,
+    ("a.sh", "axes = 1"): "shell",
+    # Standard input, and names that say nothing: the text tells.
+    ("<stdin>", "apiVersion: v1\nkind: Pod"): "kubernetes",
+    ("<stdin>", "# rendered\n---\nkind: Pod\napiVersion: v1"): "kubernetes",
+    ("/dev/fd/63", "services: {a: {image: b}}"): "compose",
+    ("<stdin>", "version: '3'\nservices: [\n"): "compose",
+    ("<stdin>", "apiVersion: v1\nkind: Pod\nspec: [\n"): "kubernetes",
+    ("<stdin>", '{"kind": "Pod", "apiVersion": "v1"}'): "kubernetes",
+    ("<stdin>", "axes: {dp: 2}"): "topology",
+    ("<stdin>", "[axes]\ndp = 2\n"): "topology",
+    ("noext", "axes = { dp = 2 }\n"): "topology",
+    ("<stdin>", "vllm serve m --port 8000"): "shell",
+    ("<stdin>", "\n# two\nexport A=1\nvllm serve m \\\n  --port $A &\nwait\n"): "shell",
+    ("noext", "A=1\n[ -n $A ] && x\n[[ -n $A ]] && x\n"): "shell",
+    ("serve.sh.j2", "x a"): "shell",
+    ("<stdin>", "cat > a.toml <<E\n[axes]\ndp = 2\nE\nx\n"): "shell",
+    ("<stdin>", "kubectl apply -f - <<E\napiVersion: v1\nkind: Pod\nE\nx\n"): "shell",
+    ("<stdin>", "python3 -c '\na = 1\n'\nx\n"): "shell",
+    ("<stdin>", "A=(\n[0]=a\n)\nx\n"): "shell",
+    ("<stdin>", "{ x; }\n"): "shell",
+    ("<stdin>", "[axes\ndp = 2\n"): None,
+    ("<stdin>", "axes = { dp = \n"): None,
+    ("<stdin>", "[axes]\ndp = x\n"): None,
+    ("<stdin>", "[[resource]]\n"): None,
+    ("<stdin>", "#!/usr/bin/python3\nx\n"): None,
+    ("<stdin>", "x $(\n"): None,
+    ("<stdin>", "[" * 3000): None,
+    ("<stdin>", "a = " + "[" * 3000): None,
 }
 
 
@@ -201,6 +229,12 @@ HOSTS = {
     ("Deployment", "hostNetwork: true", "replicas: 2"): ["node", "node"],
     ("ReplicaSet", "hostNetwork: true, nodeName: n", "replicas: 2"): ["n", "n"],
     ("StatefulSet", "", "replicas: 2, ordinals: {start: 5}"): ["p-5", "p-6"],
+    # Nodes of one job: none is on the node of another, unless somebody puts it there.
+    ("StatefulSet", "hostNetwork: true", "replicas: 3"): ["node", "node-1", "node-2"],
+    ("StatefulSet", "hostNetwork: true, nodeName: n", "replicas: 2"): ["n", "n"],
+    ("StatefulSet", "hostNetwork: true, nodeSelector: {kubernetes.io/hostname: n}", "replicas: 2"): ["n", "n"],
+    ("Job", "hostNetwork: true", "parallelism: 2, completions: 2, completionMode: Indexed"): ["node", "node-1"],
+    ("Job", "hostNetwork: true", "parallelism: 2"): ["node", "node"],
     ("Deployment", "", "replicas: 0"): [],
     ("DaemonSet", "hostNetwork: true", ""): ["node"],
     (
@@ -227,6 +261,63 @@ HOSTS = {
 @pytest.mark.parametrize(("kind", "spec", "more"), HOSTS)
 def test_where_pods_run(kind: str, spec: str, more: str) -> None:
     assert [command.host for command in pod(spec, kind=kind, more=more)] == HOSTS[kind, spec, more]
+
+
+def of_the_host(kind: str, name: str, spec: str) -> str:
+    return f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+
+
+TEMPLATE = "{spec: {hostNetwork: true, containers: [{name: c, command: [x]}]}}"
+PORTS = TEMPLATE.replace("name: c", "name: c, ports: [{containerPort: 80}]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "hosts"),
+    [
+        (
+            "LeaderWorkerSet",
+            f"{{leaderWorkerTemplate: {{size: 3, workerTemplate: {TEMPLATE}}}}}",
+            ["node", "node-1", "node-2"],
+        ),
+        # Groups are to each other what replicas are.
+        (
+            "LeaderWorkerSet",
+            f"{{replicas: 2, leaderWorkerTemplate: {{size: 2, leaderTemplate: {TEMPLATE}, workerTemplate: {TEMPLATE}}}}}",
+            ["node", "node-1", "node", "node-1"],
+        ),
+        (
+            "LeaderWorkerSet",
+            f"{{replicas: 2, leaderWorkerTemplate: {{size: 2, workerTemplate: {PORTS}}}}}",
+            ["node", "node-1", "node-2", "node-3"],
+        ),
+        (
+            "JobSet",
+            "{replicatedJobs: ["
+            f"{{name: a, replicas: 2, template: {{spec: {{parallelism: 2, template: {TEMPLATE}}}}}}},"
+            f"{{name: b, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}",
+            ["node", "node-1", "node-2", "node-3", "node-4"],
+        ),
+    ],
+)
+def test_nodes_of_one_job_are_hosts_of_their_own(kind: str, spec: str, hosts: list[str]) -> None:
+    assert [command.host for command in commands(of_the_host(kind, "s", spec))] == hosts
+
+
+def test_another_workload_may_come_to_the_nodes_of_a_job() -> None:
+    text = of_the_host("StatefulSet", "s", f"{{replicas: 2, template: {TEMPLATE}}}")
+    text += "---\n" + of_the_host("StatefulSet", "t", f"{{replicas: 3, template: {TEMPLATE}}}")
+
+    assert [command.host for command in commands(text)] == ["node", "node-1", "node", "node-1", "node-2"]
+
+
+@pytest.mark.parametrize("more", ["", ", nodeName: p-0", ", nodeSelector: {kubernetes.io/hostname: p-0}"])
+def test_a_pod_of_the_hosts_network_has_the_name_of_its_node(more: str) -> None:
+    script = "name: c, command: [sh, -c, 'x ${HOSTNAME##*-}']"
+
+    assert [texts(command) for command in pod("", script, "StatefulSet")] == [["x", "0"]]
+    assert [texts(command) for command in pod(f"hostNetwork: true{more}", script, "StatefulSet")] == [
+        ["x", "?${HOSTNAME##*-}"]
+    ]
 
 
 def test_pods_that_declare_one_port_of_the_node_are_kept_apart() -> None:
@@ -338,7 +429,8 @@ def test_copies_beyond_all_measure_are_cut_with_a_note() -> None:
         ("a.yaml", "kind: Pod\napiVersion: v1\nspec: {containers: [{name: a, args: text}]}", 3, 37),
         ("a.yaml", "\tservices: a", 1, 1),
         ("a.json", '{"services": {"a": {"command": ["x"]}}', 1, 39),
-        ("a.txt", "x", 1, 1),
+        ("a.txt", "x $(", 1, 1),
+        ("<stdin>", "services: [\n", 2, 1),
         ("a.yaml", "a: b", 1, 1),
     ],
 )
@@ -348,6 +440,55 @@ def test_what_cannot_be_read_is_a_finding(file: str, text: str, line: int, colum
     assert [(finding.code, finding.level) for finding in found.findings] == [("RB901", Level.ERROR)]
     span = found.findings[0].labels[0].span
     assert (span.file, span.line, span.column) == (file, line, column)
+
+
+HELM = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n    - name: c\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line", "column"),
+    [
+        ("a.yaml", HELM + "      command: [x, --tp, {{ .Values.tp }}]\n", 7, 26),
+        ("a.yaml", HELM + '      command: [x, --tp, "{{ .Values.tp }}"]\n', 7, 27),
+        ("a.yaml", HELM + "      image: {{ image }}\n", 7, 14),
+        ("a.yaml", "{{- if .Values.on }}\n" + HELM + "{{- end }}\n", 1, 1),
+        ("<stdin>", "{{- if .Values.on }}\n" + HELM + "{{- end }}\n", 1, 1),
+        ("pod.yaml.j2", "{% if on %}\n" + HELM + "{% endif %}\n", 1, 1),
+        ("a.yml", "services:\n{% for i in a %}\n  s: {command: x}\n{% endfor %}\n", 2, 1),
+        ("pod.j2", HELM + "      command: [x, '{{ tp }}']\n", 7, 21),
+        ("serve.sh.j2", "x --tp {{ tp }}\n", 1, 8),
+    ],
+)
+def test_a_template_is_to_be_rendered_first(file: str, text: str, line: int, column: int) -> None:
+    found = sources.commands(file, text)
+
+    assert sources.kind_of(file, text) in ("shell", "compose", "kubernetes")
+    assert found.commands == ()
+    (finding,) = found.findings
+    assert (finding.code, finding.level) == ("RB901", Level.ERROR)
+    assert "helm template" in finding.message
+    span = finding.labels[0].span
+    assert (span.line, span.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("a.yaml", "services: {s: {command: [x, '{{ messages }}']}}"),
+        (
+            "a.yaml",
+            HELM + "      command:\n        - x\n        - |\n          {{ bos }}{% for m in a %}{% endfor %}\n",
+        ),
+        ("a.sh", "docker inspect --format '{{.State.Pid}}' c; x\n"),
+        ("<stdin>", "docker inspect --format '{{.State.Pid}}' c; x\n"),
+        ("<stdin>", "{ docker inspect --format '{{.State.Pid}}' c; x; }\n"),
+    ],
+)
+def test_braces_that_are_no_template(file: str, text: str) -> None:
+    found = sources.commands(file, text)
+
+    assert found.findings == ()
+    assert "x" in [command.texts[0] for command in found.commands]
 
 
 def test_documents_before_the_one_that_is_wrong_are_read() -> None:

@@ -2,6 +2,7 @@
 
 placed      text that knows where each of its characters stands
 shell       scripts, SLURM batch scripts among them; its words: expand, arithmetic
+kinds       what a text is, where its name does not tell
 starters    what starts other commands: srun, docker run, bash -c, ...; options, slurm
 nodes       YAML with positions, aliases and merge keys
 compose     docker compose files
@@ -46,24 +47,11 @@ def kind_of(file: str, text: str) -> Kind | None:
         return "topology"
     if suffix in _SHELL or _SHEBANG.match(text) or re.search(r"^#SBATCH\s", text, re.MULTILINE):
         return "shell"
-    if suffix in (".yaml", ".yml", ".json"):
-        return _kind_of_yaml(file, text)
-    return None
+    if text.startswith("#!"):
+        return None
+    from rankbind.launch.sources import kinds, nodes
 
-
-def _kind_of_yaml(file: str, text: str) -> Kind | None:
-    from rankbind.launch.sources import nodes
-
-    documents, _ = nodes.read(file, text)
-    for document in documents:
-        keys = document.keys()
-        if "axes" in keys:
-            return "topology"
-        if "services" in keys:
-            return "compose"
-        if "kind" in keys and ("apiVersion" in keys or "spec" in keys or "items" in keys):
-            return "kubernetes"
-    return None
+    return kinds.of_yaml(file, text) if nodes.is_yaml(file) else kinds.of_text(file, text)
 
 
 def commands(file: str, text: str) -> Found:

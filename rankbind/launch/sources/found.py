@@ -121,8 +121,10 @@ class Shared:
     Attributes:
         allocation: what SLURM gives a batch script.
         containers: the namespaces of containers that were started, by name.
+        nodes: how many steps got some node of the allocation, by the place of their ``srun``.
     """
 
     found: Found
     allocation: Sizes | None = None
     containers: dict[str, str | None] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)

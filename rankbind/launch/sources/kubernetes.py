@@ -1,7 +1,8 @@
 """Kubernetes manifests: a command for each container of each pod that a workload makes.
 
 A pod is a network namespace of its own, unless it takes that of its node (``hostNetwork``). Which node that is, is the
-scheduler's choice where nobody says it: pods are put together wherever nothing keeps them apart.
+scheduler's choice where nobody says it: pods are put together wherever nothing keeps them apart. The nodes of one job
+(a group of a LeaderWorkerSet, a StatefulSet, a JobSet, an indexed Job) are kept apart by what they ask for.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _Pod:
         index: of the pod in its job; None where the pods have none.
         known: variables that its controller sets.
         labels: labels that its controller sets.
+        alone: no other pod of its workload is on its node.
+        job: the job that it is one of the nodes of, no two of which are on one node; None: of none.
     """
 
     workload: str
@@ -57,6 +60,7 @@ class _Pod:
     known: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
+    job: str | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class _Node:
     labels: list[dict[str, str]] = field(default_factory=list)
     terms: list[_Term] = field(default_factory=list)
     workloads: set[str] = field(default_factory=set)
+    jobs: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class _Cluster:
 
     nodes: list[_Node] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    first: dict[tuple[str, int], int] = field(default_factory=dict)
+    first: dict[tuple[str, int, int | None], int] = field(default_factory=dict)
     pods: int = 0
 
 
@@ -139,7 +144,7 @@ class _Manifest:
                     )}  # fmt: skip
                     job = f"{name}-{role}-{index}"
                     yield from self.job(
-                        f"{workload}/{role}", job, tree.get(replicated, "template", "spec"), known, labels
+                        f"{workload}/{role}", job, tree.get(replicated, "template", "spec"), known, labels, workload
                     )
         elif kind == "LeaderWorkerSet":
             yield from self.groups(workload, name, node, spec)
@@ -152,7 +157,7 @@ class _Manifest:
                 labels = {"apps.kubernetes.io/pod-index": str(first + index), "statefulset.kubernetes.io/pod-name": own}
                 yield _Pod(
                     workload, own, ordered, template, first + index if ordered else None, {}, labels if ordered else {},
-                    kind == "DaemonSet",
+                    kind == "DaemonSet", workload if ordered else None,
                 )  # fmt: skip
 
     def count(self, node: Any, key: str) -> int:
@@ -167,7 +172,9 @@ class _Manifest:
         spec: Any,
         known: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        whole: str | None = None,
     ) -> Iterator[_Pod]:
+        """A Job; `whole`: what it is a part of."""
         template = self.tree.get(spec, "template")
         indexed = self.tree.string(spec, "completionMode") == "Indexed" or known is not None
         count = min(
@@ -179,6 +186,7 @@ class _Manifest:
             yield _Pod(
                 workload, f"{name}-{index}", indexed, template, index if indexed else None,
                 {**(known or {}), **own}, {**(labels or {}), **own_labels},
+                False, whole or (workload if indexed else None),
             )  # fmt: skip
 
     def groups(self, workload: str, name: str, node: Any, spec: Any) -> Iterator[_Pod]:
@@ -203,7 +211,16 @@ class _Manifest:
                     f"{prefix}/worker-index": str(index),
                 }
                 own = f"{name}-{group}" if index == 0 else f"{name}-{group}-{index}"
-                yield _Pod(workload, own, True, leader if index == 0 else worker, index, known, labels)
+                yield _Pod(
+                    workload,
+                    own,
+                    True,
+                    leader if index == 0 else worker,
+                    index,
+                    known,
+                    labels,
+                    job=f"{workload}/{group}",
+                )
 
     # From pods to commands
 
@@ -267,13 +284,18 @@ class _Manifest:
             for entry in self.tree.items(self.tree.get(spec, "topologySpreadConstraints"))
         )
         nodes = self.cluster.nodes
-        # Where one pod of a kind could not go, the next one cannot either.
-        alike = pod.workload, id(pod.template)
-        for at in range(self.cluster.first.get(alike, 0), len(nodes) + 1):
+        # Where one pod of a kind could not go, the next one cannot either: one of its job, or its like in another.
+        first, template = self.cluster.first, id(pod.template)
+        alike = (pod.job or pod.workload, template, None), (pod.workload, template, pod.index)
+        for at in range(max(first.get(kind, 0) for kind in alike), len(nodes) + 1):
             if at == len(nodes):
                 nodes.append(_Node())
             there = nodes[at]
-            apart = bool(there.ports & ports) or (pod.workload in there.workloads and (spread or pod.alone))
+            apart = (
+                bool(there.ports & ports)
+                or pod.job in there.jobs
+                or (pod.workload in there.workloads and (spread or pod.alone))
+            )
             apart |= any(term.keeps_from(others) for term in terms for others in there.labels)
             apart |= any(term.keeps_from(labels) for term in there.terms)
             if not apart:
@@ -281,8 +303,10 @@ class _Manifest:
         there.ports |= ports
         there.labels.append(labels)
         there.terms += terms
-        self.cluster.first[alike] = at
+        first |= dict.fromkeys(alike, at)
         there.workloads.add(pod.workload)
+        if pod.job is not None:
+            there.jobs.add(pod.job)
         return NODE if at == 0 else f"{NODE}-{at}"
 
     def required(self, spec: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rankbind.launch.sources import Kind, compose, kubernetes, nodes, slurm
+from rankbind.launch.sources import Kind, compose, kinds, kubernetes, nodes, slurm
 from rankbind.launch.sources.expand import Variables
 from rankbind.launch.sources.found import Found, FullError, Place, Shared
 from rankbind.launch.sources.placed import LARGEST, whole
@@ -23,6 +23,8 @@ def read(file: str, text: str, kind: Kind | None) -> Found:
         found.unreadable("too long for a file that people keep commands in", here)
     elif half := _SURROGATE.search(text):
         found.unreadable("not UTF-8 text", document.span(half.start()))
+    elif kind != "topology" and (mark := kinds.template(file, text)) is not None:
+        found.unreadable("a template: render it first (helm template CHART | rankbind check -)", document.span(mark))
     elif kind not in ("shell", "compose", "kubernetes"):
         found.findings += nodes.read(file, text)[1] if nodes.is_yaml(file) else ()
         if not found.findings:

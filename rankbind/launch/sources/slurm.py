@@ -83,8 +83,14 @@ class Copy:
     environment: dict[str, Text]
 
 
-def step(options: dict[str, Text], allocation: Sizes | None, at: Text) -> tuple[list[Copy], str | None]:
-    """The tasks that ``srun`` with `options` starts, and what had to be left out."""
+def step(
+    options: dict[str, Text], allocation: Sizes | None, at: Text, before: dict[str, int]
+) -> tuple[list[Copy], str | None]:
+    """The tasks that ``srun`` with `options` starts, and what had to be left out or cannot be told.
+
+    Args:
+        before: how many steps got some node of the allocation, by the place of their ``srun``; counted on.
+    """
     outer = allocation or Sizes()
     nodes, ntasks, per_node = (_size(options.get(name)) for name in ("nodes", "ntasks", "ntasks-per-node"))
     names = _hosts(options.get("nodelist"))
@@ -102,7 +108,9 @@ def step(options: dict[str, Text], allocation: Sizes | None, at: Text) -> tuple[
     left_out = None
     if tasks > MOST:
         left_out = f"{tasks} tasks are more than rankbind writes out: the first {MOST} are looked at"
-    hosts = _places(total_nodes, names, outer, options, at)
+    hosts = _places(total_nodes, names, outer, options, at, before)
+    if left_out is None and hosts(0)[1] is None and not names:
+        left_out = "which nodes of the allocation this step gets is known when it runs"
     copies: list[Copy] = []
     quotient, more = divmod(tasks, total_nodes)
     for index in range(total_nodes):
@@ -146,10 +154,15 @@ def node_name(index: int) -> str:
 
 
 def _places(
-    nodes: int, names: Sequence[str], outer: Sizes, options: dict[str, Text], at: Text
+    nodes: int, names: Sequence[str], outer: Sizes, options: dict[str, Text], at: Text, before: dict[str, int]
 ) -> Callable[[int], tuple[str | None, int | None]]:
     """Where the nodes of a step are: their host and their index in the allocation."""
     relative = _size(options.get("relative"))
+    # Some node of the allocation: it shares none with a step beside it, nor with itself in another round of a loop.
+    some = f"a node for {at.document.file}:{at.span.line}"
+    if not names and relative is None and outer.nodes is not None and nodes < outer.nodes:
+        before[some] = before.get(some, 0) + 1
+        some += f", {before[some]}" if before[some] > 1 else ""
 
     def place(index: int) -> tuple[str | None, int | None]:
         if names:
@@ -160,8 +173,7 @@ def _places(
             return node_name(relative + index), relative + index
         if outer.nodes is None or nodes >= outer.nodes:
             return node_name(index), index
-        # Some node of the allocation: it shares none with a step beside it.
-        return f"a node for {at.document.file}:{at.span.line}" + (f" #{index}" if nodes > 1 else ""), None
+        return some + (f" #{index}" if nodes > 1 else ""), None
 
     return place
 

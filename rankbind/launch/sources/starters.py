@@ -213,7 +213,7 @@ def _srun(shared: Shared, words: Sequence[Text], environment: Environment, place
     command = words[1 + at :]
     if not command or depth > _DEEPEST:
         return None
-    copies, left_out = slurm.step(options, shared.allocation, words[0])
+    copies, left_out = slurm.step(options, shared.allocation, words[0], shared.nodes)
     if left_out:
         shared.found.note(left_out, words[0])
     exported = options.get("export")

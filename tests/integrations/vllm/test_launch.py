@@ -20,7 +20,7 @@ from rankbind.finding import Finding
 from rankbind.launch.command import Command, typed
 from rankbind.launch.draft import Draft
 from rankbind.launch.engine import Engine
-from rankbind.launch.reading import Input, subjects
+from rankbind.launch.reading import Input, judge, subjects
 
 MOE = "deepseek-ai/DeepSeek-V3"
 DENSE = "meta-llama/Llama-2-7b-hf"
@@ -203,6 +203,20 @@ def test_the_release_is_that_of_the_image() -> None:
     assert draft.refused
 
 
+@pytest.mark.parametrize("tag", ["v0.10.2", "0.12", "nightly", "latest", "v0.99.0"])
+def test_the_release_is_said_where_the_image_does_not_tell_it(tag: str) -> None:
+    text = f"vllm serve {MOE} -tp 8 -dp 2 -dpl 1 -dpa 10.0.0.1"
+    nodes = [command(text, "a"), command(f"{text} -dpr 1 --headless", "b")]
+    draft = one(*(replace(node, image=f"vllm/vllm-openai:{tag}") for node in nodes))
+    [note] = [finding for finding in draft.findings if not finding.message.startswith("the model")]
+    assert (note.code, note.fails) == ("RB609", False)
+    assert draft.engine == f"vLLM {ENGINE.versions[-1]}"
+    assert ENGINE.versions[-1] in note.message
+    assert "--engine-version vllm=" in (note.fix or "")
+    named = one(*(replace(node, image=f"vllm/vllm-openai:{tag}") for node in nodes), version="0.33.0")
+    assert named.findings == []
+
+
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -232,7 +246,7 @@ def test_arguments_of_a_container(text: str, tag: str) -> None:
     assert subject.draft.engine == f"vLLM {tag[1:] if tag[0] == 'v' else ENGINE.versions[-1]}"
     assert bound(subject.draft, "http") == ["tcp://*:9000"]
     assert axes(subject.draft)["tp"] == 2
-    assert [finding.code for finding in subject.checked()] == ["RB301"]
+    assert [finding.code for finding in subject.checked()] == ["RB609"] * (tag == "nightly") + ["RB301"]
 
 
 def test_booleans_have_a_negative_form_and_the_last_one_wins() -> None:
@@ -328,7 +342,7 @@ def test_an_address_that_only_the_run_time_knows_is_some_address(option: str, na
         (f"m {EVENTS}.endpoint=$EP {EVENTS}.enable_kv_cache_events true", ["RB609"], EVENTS),
         ("m --config $FILE", ["RB608"], "--config $FILE"),
         # An option that takes no value stays what it is.
-        ("m --enable-expert-parallel $MORE", ["RB609"], "$MORE is not set here"),
+        ("m --enable-expert-parallel $MORE", ["RB609"], "only the run time knows what $MORE adds"),
     ],
 )
 def test_words_that_only_the_run_time_knows(text: str, codes: list[str], said: str) -> None:
@@ -344,6 +358,55 @@ def test_a_flag_before_a_word_that_only_the_run_time_knows_counts() -> None:
     given = typed(["vllm", "serve", "m", "-dp", "2", "--enable-expert-parallel", "$MORE"])
     draft = one(replace(given, words=tuple(replace(word, certain="$" not in word.text) for word in given.words)))
     assert "ep" in draft.declaration().job.topology.sizes
+
+
+def scripted(text: str, file: str = "run.sh") -> list[Draft]:
+    """What a script starts."""
+    return [subject.draft for subject in subjects([Input(file, text)]) if subject.draft is not None]
+
+
+@pytest.mark.parametrize("more", ["$EXTRA", '$([ "$RANK" != 0 ] && echo --headless)', "--config $FILE"])
+@pytest.mark.parametrize(
+    ("head", "follower"),
+    [
+        ("-tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1", "--node-rank 1"),
+        ("-tp 8 -dp 2 -dpl 1 -dpa 10.0.0.1", "-dpr 1"),
+    ],
+)
+def test_a_word_that_only_the_run_time_knows_may_be_headless(head: str, follower: str, more: str) -> None:
+    each = [scripted(f"vllm serve {MOE} {head} {node} {more}", f"{node or 'head'}.sh") for node in ("", follower)]
+    draft = one(*(started.commands[0] for [started] in each))
+    assert len(draft.commands) == 2
+    assert failing(draft) == []
+    assert bound(draft, "http") == ["tcp://*:8000"]
+    [note] = [finding for finding in draft.findings if more.split()[-1] in finding.message]
+    assert note.code == ("RB608" if "config" in more else "RB609")
+    assert "not set" not in note.message
+    [alone] = scripted(f"vllm serve {MOE} {head} {follower} {more}")
+    assert failing(alone) == []
+    assert failing(one(f"vllm serve {MOE} {head}", f"vllm serve {MOE} {head} {follower}")) == ["RB607"]
+
+
+def test_a_word_that_only_the_run_time_knows_may_be_an_address() -> None:
+    [draft] = scripted(f"vllm serve {MOE} -tp 16 --nnodes 2 $EXTRA")
+    assert failing(draft) == []
+    [draft] = scripted(f"vllm serve {MOE} -tp 16 --nnodes 2 --master-addr 127.0.0.1 $EXTRA")
+    assert failing(draft) == ["RB607"]
+    [draft] = scripted(f"vllm serve {MOE} -dp 2 --data-parallel-hybrid-lb $EXTRA")
+    assert not draft.refused
+
+
+def test_a_value_that_only_the_run_time_knows_is_not_headless() -> None:
+    head = "vllm serve $MODEL -tp 16 --nnodes 2 --master-addr 10.0.0.1 --node-rank"
+    [draft] = scripted(f"{head} 0 &\n{head} 1 --served-model-name $NAME &")
+    assert "RB607" in failing(draft)
+
+
+def test_what_only_the_run_time_knows_is_said_once() -> None:
+    turns = f"for i in 0 1; do vllm serve {MOE} -tp 4 -dp 2 -dpl 1 -dpr $i -dpa 10.0.0.1 $EXTRA & done"
+    [draft] = scripted(turns)
+    assert len(draft.commands) == 2
+    assert [finding.message for finding in draft.findings].count("only the run time knows what $EXTRA adds") == 1
 
 
 def test_a_size_that_only_the_run_time_knows_is_said() -> None:
@@ -544,6 +607,101 @@ def test_a_follower_without_headless() -> None:
     )
     assert failing(draft) == ["RB607"]
     assert "--headless" in draft.findings[0].message
+
+
+WIDE = f"vllm serve {MOE} -tp 2 -dp 4 -dpl 2 -dpa 10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("head", "follower", "said"),
+    [
+        ("", "-dpr 2", "without --headless"),
+        ("", "-dph -dpr 2", "without --headless"),
+        ("-dph", "-dpr 2 --headless", "with --headless"),
+        ("-dpr 0", "-dpr 2 --headless", "with --headless"),
+        ("", "-dpr 2 --headless", None),
+        ("-dph", "-dph -dpr 2", None),
+        ("-dpr 0", "-dpr 2", None),
+    ],
+)
+def test_nodes_in_different_load_balancing_modes(head: str, follower: str, said: str | None) -> None:
+    """The head looks whether the engine cores of others were started as its own mode has it."""
+    files = [Input(f"{name}.sh", f"{WIDE} {more}\n") for name, more in (("head", head), ("follower", follower))]
+    [draft] = [subject.draft for subject in subjects(files) if subject.draft is not None]
+    assert failing(draft) == ([] if said is None else ["RB607"])
+    if said is not None:
+        [error] = [finding for finding in draft.findings if finding.fails]
+        assert said in error.message
+        assert {label.span.file for label in error.labels} == {"head.sh", "follower.sh"}
+
+
+def test_a_replica_that_serves_for_itself_under_a_head_that_serves_for_all() -> None:
+    text = f"vllm serve {MOE} -tp 8 -dp 2 -dpl 1 -dpa 10.0.0.1"
+    assert failing(one(text, f"{text} -dpr 1")) == ["RB607"]
+    # Up to 0.27.0 a start rank of 0 is none, so that the first node serves for all.
+    assert failing(one(f"{text} -dpr 0", f"{text} -dpr 1", version="0.27.1")) == ["RB607"]
+    assert failing(one(f"{text} -dpr 0", f"{text} -dpr 1", version="0.28.0")) == []
+
+
+APART = f"vllm serve {MOE} -tp 4 --nnodes 2 --master-addr 10.0.0.1"
+EXTERNAL = f"vllm serve {MOE} -tp 2 -dp 2 -dpa 10.0.0.1 --data-parallel-rank"
+
+
+def test_what_a_script_starts_side_by_side_is_on_one_host() -> None:
+    [draft] = scripted(f"{EXTERNAL} 0 &\n{EXTERNAL} 1 &\n")
+    assert hosts(draft) == {"0": [0, 1, 2, 3]}
+    assert failing(draft) == ["RB201", "RB604"]
+    apart = f"CUDA_VISIBLE_DEVICES=0,1 {EXTERNAL} 0 &\nCUDA_VISIBLE_DEVICES=2,3 {EXTERNAL} 1 --port 8001 &\n"
+    [draft] = scripted(apart)
+    assert hosts(draft) == {"0": [0, 1, 2, 3]}
+    assert failing(draft) == []
+
+
+def test_node_ranks_that_a_script_starts_side_by_side_are_on_one_host() -> None:
+    text = f"vllm serve {MOE} -tp 4 --nnodes 2 --node-rank"
+    [draft] = scripted(f"CUDA_VISIBLE_DEVICES=0,1 {text} 0 &\nCUDA_VISIBLE_DEVICES=2,3 {text} 1 --headless &\n")
+    assert hosts(draft) == {"0": [0, 1, 2, 3]}
+    assert failing(draft) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{EXTERNAL} 0\n{EXTERNAL} 1\n",
+        f"if [ $RANK = 0 ]; then {EXTERNAL} 0 & else {EXTERNAL} 1 & fi\nwait\n",
+        f"ssh a {EXTERNAL} 0 &\nssh b {EXTERNAL} 1 &\n",
+        f"VLLM_HOST_IP=10.0.0.1 {EXTERNAL} 0 &\nVLLM_HOST_IP=10.0.0.2 {EXTERNAL} 1 &\n",
+        f"{WIDE} &\n{WIDE} -dpr 2 --headless &\nwait\n",
+        f"{APART} &\n{APART} --node-rank 1 --headless &\n",
+    ],
+)
+def test_what_does_not_run_side_by_side_in_a_script_is_for_several_hosts(text: str) -> None:
+    [draft] = scripted(text)
+    assert len(hosts(draft)) == 2
+    assert failing(draft) == []
+
+
+def test_replicas_that_meet_at_home_share_it_whichever_files_start_them() -> None:
+    text = f"vllm serve {MOE} -dp 3 --data-parallel-rank"
+    files = [Input("a.sh", f"{text} 0 &\n{text} 1 &\n"), Input("b.sh", f"{text} 2 &\n")]
+    [draft] = [subject.draft for subject in subjects(files) if subject.draft is not None]
+    assert hosts(draft) == {"0": [0, 1, 2]}
+
+
+def test_ranks_in_files_of_their_own_are_on_hosts_of_their_own() -> None:
+    files = [Input(f"{rank}.sh", f"{EXTERNAL} {rank} &\n") for rank in (0, 1)]
+    [subject] = subjects(files)
+    assert subject.draft is not None
+    assert len(hosts(subject.draft)) == 2
+    assert failing(subject.draft) == []
+
+
+def test_servers_that_a_script_starts_one_after_the_other_are_on_one_host() -> None:
+    found = subjects([Input("seq.sh", "vllm serve a\nvllm serve b\n")])
+    assert [list(hosts(subject.draft)) for subject in found if subject.draft] == [["0"], ["0"]]
+    assert not any(finding.fails for each in judge(found).findings for finding in each)
+    found = subjects([Input("seq.sh", "vllm serve a &\nvllm serve b\n")])
+    assert "RB501" in [finding.code for each in judge(found).findings for finding in each]
 
 
 @pytest.mark.parametrize("start", [2, 4, 5, 6])
@@ -1047,7 +1205,7 @@ def test_a_release_that_is_not_known_is_read_as_the_one_before(version: str, rea
 def test_only_a_known_release_refuses_an_option(version: str, known: bool) -> None:
     draft = one(f"vllm serve {DENSE} --zzz-unheard-of 3", version=version)
     assert draft.refused is known
-    assert [finding.code for finding in draft.findings] == ["RB605" if known else "RB608"]
+    assert [finding.code for finding in draft.findings] == (["RB605"] if known else ["RB609", "RB608"])
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "latest"])
