@@ -15,13 +15,14 @@ from pathlib import Path
 ROUNDS = 15
 LIMIT = 2.0
 KV = '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}'
+SGLANG = "python -m sglang.launch_server --model-path m --enable-dp-attention"
+SGLANG_64 = "--attn-cp-size 2 --ep-size 32 --nnodes 64 --node-rank 0 --dist-init-addr 192.0.2.1:20000"
+VLLM_64 = "--enable-expert-parallel --nnodes 64 --node-rank 0 --master-addr 192.0.2.1"
 LAUNCHES = {
-    "sglang, 8 ranks": "python -m sglang.launch_server --model-path m --tp-size 8 --dp-size 8 --enable-dp-attention",
-    "sglang, 512 ranks, 64 hosts": "python -m sglang.launch_server --model-path m --tp-size 128 --pp-size 4 --dp-size 16 "
-    "--enable-dp-attention --attn-cp-size 2 --ep-size 32 --nnodes 64 --node-rank 0 --dist-init-addr 192.0.2.1:20000",
+    "sglang, 8 ranks": f"{SGLANG} --tp-size 8 --dp-size 8",
+    "sglang, 512 ranks, 64 hosts": f"{SGLANG} --tp-size 128 --pp-size 4 --dp-size 16 {SGLANG_64}",
     "vllm, 8 ranks": "vllm serve m -tp 8",
-    "vllm, 512 ranks, 64 hosts": "vllm serve m -tp 8 -pp 2 -dp 32 --enable-expert-parallel --nnodes 64 --node-rank 0 "
-    "--master-addr 192.0.2.1",
+    "vllm, 512 ranks, 64 hosts": f"vllm serve m -tp 8 -pp 2 -dp 32 {VLLM_64}",
 }
 
 

@@ -165,9 +165,9 @@ def chosen(engine: Engine, image: str | None, version: str | None) -> Chosen:
         return Chosen(newest, None, remark, f"{fix}{newest}")
     title = f"{engine.title} {said.removeprefix('v')}"
     if version is None and _numbers(said) < _numbers(engine.versions[0]):
-        known = f"{engine.versions[0]} to {newest}"
-        remark = f"{title} (image {image}) is older than what can be read, {known}: {newest} is assumed"
-        return Chosen(newest, None, remark, f"{fix}{engine.versions[0]} is the nearest that can be read")
+        oldest = engine.versions[0]
+        remark = f"{title} (image {image}) is older than what can be read: {oldest}, the nearest, is assumed"
+        return Chosen(oldest, False, remark, f"{fix}{oldest}")
     nearest = release(engine, said)
     where = "" if version else f" (image {image})"
     return Chosen(nearest, False, f"{title}{where} is not known: {nearest} is assumed", f"{fix}{nearest}")

@@ -295,10 +295,9 @@ def _size(results: Sequence[Result]) -> str:
     parts = []
     if len(results) > 1:
         parts.append(_count(len(results), _what(results)))
-    parts += [
-        _count(sum(getattr(result, key) or 0 for result in results), key[:-1])
-        for key in ("resources", "ranks", "hosts")
-    ]
+    # Deployments of one file may share hosts, and a sum would count those again.
+    keys = ("resources", "ranks") if _what(results) == "deployment" else ("resources", "ranks", "hosts")
+    parts += [_count(sum(getattr(result, key) or 0 for result in results), key[:-1]) for key in keys]
     declarations = {result.declarations for result in results} - {None}
     if declarations:
         parts.append(f"{_count(max(d or 0 for d in declarations), 'declaration')} in the code")

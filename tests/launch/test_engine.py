@@ -12,7 +12,17 @@ import pytest
 from rankbind.errors import LaunchError
 from rankbind.launch import engine as engines
 from rankbind.launch.command import typed
-from rankbind.launch.engine import find, installed, python_module, recognise, release, version_of, with_entrypoint
+from rankbind.launch.engine import (
+    Chosen,
+    chosen,
+    find,
+    installed,
+    python_module,
+    recognise,
+    release,
+    version_of,
+    with_entrypoint,
+)
 from rankbind.source import Span
 
 Install = Callable[[str, str], None]
@@ -193,3 +203,29 @@ def test_the_words_that_an_image_puts_in_front(install: Install, image: str | No
     assert found.texts == words
     assert all(word.span == Span("pod.yaml", 3, 5) for word in found.words[:-2])
     assert with_entrypoint(replace(command, bare=None)).texts == ("--port", "1")
+
+
+@pytest.mark.parametrize(
+    ("image", "version", "found"),
+    [
+        (None, None, Chosen("1.10")),
+        (None, "1.2", Chosen("1.2", True)),
+        (None, "v1.2.post1", Chosen("1.2", True)),
+        ("lab/tiny:v1.0-cu12", None, Chosen("1.0", True)),
+        ("lab/tiny:v1.0-cu12", "1.2", Chosen("1.2", True)),
+        ("lab/tiny:v0.9.3", None, Chosen("1.0", False, "Tiny 0.9.3 (image lab/tiny:v0.9.3) is older than", "")),
+        ("lab/tiny:v1.5.0", None, Chosen("1.2", False, "Tiny 1.5.0 (image lab/tiny:v1.5.0) is not known: 1.2", "")),
+        ("lab/tiny:latest", None, Chosen("1.10", None, "the image lab/tiny:latest does not tell its release", "")),
+        ("lab/other:v1.0.0", None, Chosen("1.10", None, "the image lab/other:v1.0.0 does not tell", "")),
+        (None, "2.0", Chosen("1.10", False, "Tiny 2.0 is not known: 1.10 is assumed", "")),
+    ],
+)
+def test_the_release_whose_rules_hold(install: Install, image: str | None, version: str | None, found: Chosen) -> None:
+    install("tiny", ENGINE)
+
+    seen = chosen(find("tiny"), image, version)
+
+    assert (seen.release, seen.named) == (found.release, found.named)
+    assert (seen.remark or "").startswith(found.remark or "")
+    assert (seen.remark is None) == (found.remark is None)
+    assert ("--engine-version tiny=" in (seen.fix or "")) == (seen.remark is not None)

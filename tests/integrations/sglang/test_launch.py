@@ -669,7 +669,7 @@ def test_nodes_whose_shell_knows_who_they_are() -> None:
     ("tag", "release", "said"),
     [
         ("v0.5.14-cu129", "0.5.14", None),
-        ("v0.5.8-cu126", "0.5.23", "SGLang 0.5.8 (image lmsysorg/sglang:v0.5.8-cu126) is older than what can be read"),
+        ("v0.5.8-cu126", "0.5.9", "SGLang 0.5.8 (image lmsysorg/sglang:v0.5.8-cu126) is older than what can be read"),
         ("v0.99.0", "0.5.23", "SGLang 0.99.0 (image lmsysorg/sglang:v0.99.0) is not known: 0.5.23 is assumed"),
         ("latest", "0.5.23", "the image lmsysorg/sglang:latest does not tell its release of SGLang: 0.5.23 is assumed"),
         ("0.5", "0.5.23", "the image lmsysorg/sglang:0.5 does not tell its release of SGLang: 0.5.23 is assumed"),

@@ -63,6 +63,8 @@ class Arguments:
 
     Attributes:
         node: which node of its launch it starts, where that can be told.
+        untold: by what it would set, the value of an option that only the run time knows. It is left at its default.
+        asked: of these, and of variables, what somebody has looked at: the name, the word, and what it is taken for.
     """
 
     command: Command
@@ -70,6 +72,8 @@ class Arguments:
     reading: Reading
     node: int | None
     _dests: Mapping[str, str] = field(repr=False)
+    untold: Mapping[str, Word] = field(default_factory=dict, repr=False)
+    asked: dict[str, tuple[Word, str]] = field(default_factory=dict, repr=False, compare=False)
 
     def has(self, option: str) -> bool:
         """Whether the release has an option, by any of its spellings."""
@@ -77,7 +81,26 @@ class Arguments:
 
     def value(self, option: str, default: Any = None) -> Any:
         """What an option is set to; `default` where the release has none of that spelling."""
-        return self.reading.value(self._dests[option]) if option in self._dests else default
+        if option not in self._dests:
+            return default
+        found = self.reading.value(self._dests[option])
+        if self.known(option):
+            return found
+        told = "not given" if found in (None, False) else str(found)
+        self.asked.setdefault(option, (self.untold[self._dests[option]], f"taken for {told}"))
+        return found
+
+    def known(self, option: str) -> bool:
+        """Whether an option has not a value that only the run time knows, in place of which its default is read."""
+        return self._dests.get(option) not in self.untold
+
+    def untold_of(self, option: str) -> Word:
+        """The word that is not `known`."""
+        return self.untold[self._dests[option]]
+
+    def unsure(self, name: str, word: Word, taken: str) -> None:
+        """Note that the value of `name` cannot be told, and what is assumed."""
+        self.asked[name] = word, taken
 
     def text(self, option: str) -> str | None:
         """As `value`, of an option whose value is text; None also for an empty one."""
@@ -97,7 +120,7 @@ class Arguments:
 
     def number(self, variable: str) -> int | None:
         """A variable that holds a number; None where it is not set, or no number."""
-        text = self.command.variable(variable)
+        text = self._variable(variable)
         try:
             return int(text) if text else None
         except ValueError:
@@ -105,19 +128,19 @@ class Arguments:
 
     def flag(self, variable: str) -> bool:
         """A variable that is true or false."""
-        return (self.command.variable(variable) or "").lower() in _TRUE
+        return (self._variable(variable) or "").lower() in _TRUE
+
+    def _variable(self, name: str) -> str | None:
+        word = self.command.environment.get(name)
+        if word is None or word.certain:
+            return None if word is None else word.text
+        self.asked.setdefault(name, (word, "taken for not set"))
+        return None
 
     def variable(self, name: str) -> tuple[Word, ...]:
         """The word of a variable, if it is set."""
         word = self.command.environment.get(name)
         return () if word is None else (word,)
-
-
-_TELLS = (
-    *("--tp-size", "--pp-size", "--dp-size", "--attn-dp-size", "--attn-cp-size", "--moe-dp-size", "--ep-size"),
-    *("--dcp-size", "--dwdp-size", "--nnodes"),
-)
-"""The options without which nothing can be told of a launch."""
 
 
 def take_apart(command: Command, rules: Rules, draft: Draft, *, named: bool | None) -> Arguments:
@@ -134,13 +157,23 @@ def take_apart(command: Command, rules: Rules, draft: Draft, *, named: bool | No
     words = _configured(words, options, rules, draft)
     reading = table().read(words, rules.release, kinds=KINDS)
     dests = {string: option.dest for option in options for string in option.strings}
+    untold: dict[str, Word] = {}
+    asked: dict[str, tuple[Word, str]] = {}
     for refusal in reading.refusals:
-        _refuse(refusal, dests, draft)
+        if refusal.certain:
+            _refuse(refusal, draft)
+        elif refusal.option != "--node-rank":
+            draft.ignored.append((refusal.word, refusal.message))
+            if refusal.option in dests:
+                untold[dests[refusal.option]] = refusal.word
+            else:
+                asked[refusal.word.text] = refusal.word, "taken for no option"
     _unknown(words, reading, rules, draft, named=named)
     node = reading.value(dests["--node-rank"]) if reading.given(dests["--node-rank"]) else None
     if any(refusal.option == "--node-rank" and not refusal.certain for refusal in reading.refusals):
         node = None
-    return Arguments(command, rules, reading, command.node if node is None else node, MappingProxyType(dests))
+    node = command.node if node is None else node
+    return Arguments(command, rules, reading, node, MappingProxyType(dests), MappingProxyType(untold), asked)
 
 
 def _served(words: list[Word], rules: Rules, draft: Draft) -> list[Word]:
@@ -186,8 +219,9 @@ def _configured(words: list[Word], options: Sequence[Option], rules: Rules, draf
 
 def _from_file(file: Word, options: Sequence[Option], rules: Rules, draft: Draft) -> Sequence[Word]:
     if not file.certain:
-        message = f"--config {file.text} is known at run time alone, and so is what it says"
-        draft.refuse("RB605", message, file, flag="--config")
+        message = f"--config cannot be told: {file.text} is known at run time alone, and so is what it says"
+        draft.find("RB609", message, file, level=Level.NOTE, details=["--config: taken for not given"])
+        draft.ignored.append((file, "which file that is is known at run time alone"))
         return ()
     if PurePosixPath(file.text).suffix.lower() not in (".yaml", ".yml"):
         draft.refuse("RB605", f"--config takes a .yaml or .yml file, not {file.text!r}", file, flag="--config")
@@ -246,18 +280,9 @@ def _keys(options: Sequence[Option], rules: Rules) -> tuple[set[str], set[str]]:
 # What is refused, and what is not known
 
 
-def _refuse(refusal: Refusal, dests: Mapping[str, str], draft: Draft) -> None:
+def _refuse(refusal: Refusal, draft: Draft) -> None:
     option = refusal.option
     facts: dict[str, Any] = {"flag": option or refusal.word.text.partition("=")[0]}
-    if not refusal.certain:
-        told = {dests[name] for name in _TELLS if name in dests}
-        if dests.get(option) in told:
-            draft.refused = True
-            message = f"{option} {refusal.message}"
-            draft.find("RB605", message, refusal.word, level=Level.WARNING, fix="give it a value", **facts)
-        elif option != "--node-rank":
-            draft.ignored.append((refusal.word, refusal.message))
-        return
     fix = None
     if refusal.meant:
         facts["ambiguous"] = list(refusal.meant)

@@ -27,16 +27,19 @@ class Port:
         flag: the option or the variable that says it, or says what it is counted from.
         value: what that says.
         words: where; none for a default.
+        unknown: whether only the run time knows it, and whatever is counted from it: `number` is 0 then, as if the
+            kernel chose one.
     """
 
     number: int
     flag: str
     value: int
     words: tuple[Word, ...] = ()
+    unknown: bool = False
 
     def plus(self, by: int) -> Port:
         """The port that is so far away, and moves with this one."""
-        return replace(self, number=self.number + by)
+        return self if self.unknown else replace(self, number=self.number + by)
 
 
 FREE = Port(0, "", 0)
@@ -89,12 +92,23 @@ class Deployment:
         """The port that an option says, of node 0 unless it is that of other arguments; None where it says none."""
         a = of or self.lead
         number, words = a.value(option), a.words(option)
+        if not a.known(option):
+            return self._unknown(a, option, a.untold_of(option))
         return None if number is None else Port(number, option, number, words)
 
     def variable_port(self, name: str) -> Port | None:
         """The port that a variable says."""
+        word = self.lead.command.environment.get(name)
+        if word is not None and not word.certain:
+            return self._unknown(self.lead, name, word)
         number = self.lead.number(name)
         return None if number is None else Port(number, name, number, self.lead.variable(name))
+
+    @staticmethod
+    def _unknown(arguments: Arguments, name: str, word: Word) -> Port:
+        """A port that only the run time knows."""
+        arguments.unsure(name, word, "taken for a port that nobody else has")
+        return Port(0, name, 0, (word,), unknown=True)
 
     def moves(self, port: Port, resource: str, role: str = "bind") -> None:
         """The addresses of `resource` in that role, or one of them (``probe 2``), are at `port`, or counted from it."""

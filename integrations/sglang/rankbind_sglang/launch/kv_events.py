@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rankbind.endpoint import MAX_PORT, Endpoint
@@ -23,12 +24,14 @@ _ROUTER = "a router that reads /server_info"
 
 @dataclass(frozen=True)
 class Config:
-    """What ``--kv-events-config`` says."""
+    """What ``--kv-events-config`` says. `named`: whether it names a publisher; `untold`: whose ports nobody knows."""
 
     publisher: str = "null"
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
     bind: bool | None = None
+    named: bool = True
+    untold: tuple[str, ...] = ()
 
     @property
     def publishes(self) -> bool:
@@ -56,10 +59,42 @@ def parse(text: str, rules: Rules) -> Config | str:
     if rules.kv_bind_key and data.get("format", "default") not in _FORMATS:
         return f"has a format that is none of {', '.join(_FORMATS)}: {data['format']!r}"
     publisher, endpoint = data.get("publisher", "null"), data.get("endpoint", Config.endpoint)
-    config = Config(publisher, endpoint, data.get("replay_endpoint"), bind)
+    config = Config(publisher, endpoint, data.get("replay_endpoint"), bind, "publisher" in data)
     if config.publisher not in ("null", "zmq"):
         return f"names a publisher that there is not: {config.publisher!r}"
     return config
+
+
+_TAKEN = "what it says in full is looked at; a port that it does not is taken for one that nobody else has"
+_UNTOLD = re.compile(r"[$`]")
+
+
+def _as_told(config: Config) -> Config | None:
+    """A configuration of which a part is known at run time alone: unknown ports are 0; None where nothing is left."""
+    untold: list[str] = []
+    if _UNTOLD.search(config.publisher):
+        return None
+    for key in ("endpoint", "replay_endpoint"):
+        text = getattr(config, key)
+        if text is None or not _UNTOLD.search(text):
+            continue
+        parts = re.fullmatch(r"(tcp://(?:\[[^\]]*\]|[^:]+)):(.+)", text.replace("{", "").replace("}", ""))
+        if parts is None:
+            return None
+        if _UNTOLD.search(parts[2]):
+            untold.append(key)
+        shown = f"{parts[1]}:{0 if key in untold else parts[2]}"
+        try:
+            Endpoint.parse(shown)
+        except EndpointError:
+            return None
+        config = replace(config, endpoint=shown) if key == "endpoint" else replace(config, replay_endpoint=shown)
+    return replace(config, untold=tuple(untold))
+
+
+def _untold(d: Deployment, config: Config) -> bool:
+    """Whether the host that is published at is known at run time alone."""
+    return not d.lead.certain(OPTION) and bool(_UNTOLD.search(config.endpoint))
 
 
 def _whole(value: object) -> bool:
@@ -108,8 +143,14 @@ class _Place:
     wrong: str | None = None
 
 
-def _place(endpoint: str, axis: str | None, index: int) -> _Place:
-    """Where the publishers are whose index is that on `axis`; without an axis it is `index` for all."""
+def _place(endpoint: str, axis: str | None, index: int, *, known: bool = True) -> _Place:
+    """Where the publishers are whose index is that on `axis`; without an axis it is `index` for all.
+
+    Args:
+        known: whether the port is.
+    """
+    if not known:
+        return _Place(all=literal(endpoint))
     try:
         lone = shifted(endpoint, index if axis is None else 0)
     except ValueError:
@@ -141,10 +182,14 @@ def state(d: Deployment) -> None:
         _loads(d, None)
         return
     words = d.lead.words(OPTION)
-    if not d.lead.certain(OPTION):
-        d.draft.ignored.append((words[-1], "what it says is known at run time alone"))
-        return
     config = parse(text, d.rules)
+    if not d.lead.certain(OPTION):
+        told = None if isinstance(config, str) else _as_told(config)
+        d.lead.unsure(OPTION, words[-1], "its publisher is not looked at" if told is None else _TAKEN)
+        if told is None:
+            d.draft.ignored.append((words[-1], "what it says is known at run time alone"))
+            return
+        config = told
     if isinstance(config, str):
         d.draft.find(
             "RB607",
@@ -154,6 +199,15 @@ def state(d: Deployment) -> None:
         )
         _loads(d, None)
         return
+    if not config.named:
+        d.draft.find(
+            "RB607",
+            f"KV events are recorded and nobody publishes them: {OPTION} names no publisher",
+            *words,
+            level=Level.WARNING,
+            fix=f'"publisher": "zmq" in {OPTION}',
+            flag=OPTION,
+        )
     _publisher(d, config, words)
     gate = d.rules.kv_gate if not d.plugged else RANK_ZERO
     remedy = {"RB4": _upgrade(d)}
@@ -183,10 +237,12 @@ def index_of(d: Deployment) -> tuple[str | None, int]:
 def _publisher(d: Deployment, config: Config, words: Sequence[Word]) -> None:
     gate: Mapping[str, int] = RANK_ZERO if d.plugged else d.rules.kv_gate
     axis, index = index_of(d)
-    published = _place(config.endpoint, axis, index) if config.publishes else _Place()
+    published = _Place()
+    if config.publishes:
+        published = _place(config.endpoint, axis, index, known="endpoint" not in config.untold)
     replayed = _Place()
     if config.publishes and config.replay_endpoint:
-        replayed = _place(config.replay_endpoint, axis, index)
+        replayed = _place(config.replay_endpoint, axis, index, known="replay_endpoint" not in config.untold)
     for key, place in (("endpoint", published), ("replay_endpoint", replayed)):
         if place.wrong:
             d.draft.find(
@@ -195,13 +251,14 @@ def _publisher(d: Deployment, config: Config, words: Sequence[Word]) -> None:
     bound = binds(config, d.rules)
     by = "the publisher itself: it connects, where an endpoint has no wildcard"
     connect = _advertised(d, config)
-    if published.all and not bound:
+    if published.all and not bound and "endpoint" not in config.untold:
         if _is_ours(d, config.endpoint):
             connect.insert(0, {"to": published.all, "by": by, "owner": dict(gate)})
         else:
             told, connect = connect[:1], connect[1:]
             _elsewhere(d, config, published.all, words, told[0]["to"] if told else None)
     about = "KV event publisher, disaggregation/kv_events.py: one for each KV cache"
+    about += "\na port is known at run time alone, and shown as 0" if config.untold else ""
     about += "" if config.publishes else "\nno socket: the configuration names no publisher"
     if d.rules.kv_advertised and (named := _told(config, d.rules)):
         about += f"\n/server_info tells routers: host {named[0]}, ports from {named[1]}, {d.sizes.caches} of them"
@@ -321,6 +378,10 @@ def _loads(d: Deployment, config: Config | None) -> None:
     if not d.rules.load_events or not mode or mode.lower() == "off":
         return
     words = d.lead.words(_LOADS)
+    if not d.lead.certain(_LOADS) or (config is not None and (config.untold or _untold(d, config))):
+        word = next((word for word in (*words, *d.lead.words(OPTION)) if not word.certain), words[-1])
+        d.lead.unsure(_LOADS, word, "where loads are published is not looked at")
+        return
     base = _load_base(d, config, mode)
     if isinstance(base, str):
         d.draft.refuse("RB606", f"{_LOADS} {mode}: {base}", *words, flag=_LOADS)

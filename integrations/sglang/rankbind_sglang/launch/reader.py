@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rankbind.launch import engine as engines
-from rankbind.launch.command import Command
+from rankbind.finding import Level, few
+from rankbind.launch.command import Command, Word
 from rankbind.launch.draft import Draft
-from rankbind.launch.engine import version_of
+from rankbind.launch.engine import chosen
 from rankbind_sglang.launch import kv_events, sites, sockets
 from rankbind_sglang.launch.arguments import Arguments, start_of, take_apart
-from rankbind_sglang.launch.deployment import Deployment, address_of, loopback
+from rankbind_sglang.launch.deployment import Deployment, address_of, literal, loopback
 from rankbind_sglang.launch.rules import VERSIONS, rules_of
-from rankbind_sglang.launch.sizes import Sizes, sizes_of
+from rankbind_sglang.launch.sizes import SIZES, Sizes, sizes_of
 
 
 class SGLang:
@@ -33,27 +34,47 @@ class SGLang:
         """What the commands start: one draft for each deployment, in the order of their first commands."""
         launches: list[_Launch] = []
         for command in commands:
-            given = version or version_of(command.image, self.versions)
-            release = self.versions[-1] if given is None else engines.release(self, given)
-            draft = Draft(f"SGLang {release}", [command], deployment=command.name)
-            known = None if given is None else version_of(f":{given}", self.versions) is not None
-            arguments = take_apart(command, rules_of(release), draft, named=known)
+            by = chosen(self, command.image, version)
+            draft = Draft(f"SGLang {by.release}", [command], deployment=command.name)
+            if by.remark:
+                draft.find("RB609", by.remark, level=Level.NOTE, fix=by.fix)
+            arguments = take_apart(command, rules_of(by.release), draft, named=by.named)
             launch = next((each for each in launches if each.takes(arguments)), None)
             if launch is None:
                 launches.append(_Launch(draft, [arguments]))
             else:
                 launch.add(arguments, draft)
+        launches = _once(launches)
         for launch in launches:
             launch.state()
+            launch.say_untold()
         return [launch.draft for launch in launches]
+
+
+def _once(launches: list[_Launch]) -> list[_Launch]:
+    """`launches`, of which none is the other's node started once more while nodes are missing."""
+    found: list[_Launch] = []
+    for launch in launches:
+        first = next((other for other in found if other.lacks(launch)), None)
+        if first is None:
+            found.append(launch)
+        else:
+            first.again += launch.commands
+            first.merge(launch.draft)
+    return found
 
 
 @dataclass
 class _Launch:
-    """The commands of one launch, being collected."""
+    """The commands of one launch, being collected.
+
+    Attributes:
+        again: commands that start a node that another of `commands` starts.
+    """
 
     draft: Draft
     commands: list[Arguments] = field(default_factory=list)
+    again: list[Arguments] = field(default_factory=list)
 
     @property
     def _nnodes(self) -> int:
@@ -73,7 +94,25 @@ class _Launch:
     def add(self, arguments: Arguments, draft: Draft) -> None:
         """A further node, with what was found in its command."""
         self.commands.append(arguments)
-        self.draft.commands = [*self.draft.commands, arguments.command]
+        self.merge(draft)
+
+    def lacks(self, other: _Launch) -> bool:
+        """Whether `other` meets where this one does, which has its nodes already, and not all that there are."""
+        first, second = self.commands[0], other.commands[0]
+        one, two = ({each.node for each in launch.commands} for launch in (self, other))
+        if None in one | two or not two <= one or len(one) >= self._nnodes or first.rules is not second.rules:
+            return False
+        text, command, theirs = first.text("--dist-init-addr"), first.command, second.command
+        if text is None or text != second.text("--dist-init-addr") or not command.beside(theirs):
+            return False
+        if first.certain("--dist-init-addr"):
+            return not loopback((address_of(text) or ("", 0))[0]) or command.host == theirs.host
+        # Pods have variables of their own, the commands of a script share them.
+        return command.image is None and command.words[0].span.file == theirs.words[0].span.file
+
+    def merge(self, draft: Draft) -> None:
+        """Add what was found in other commands of the launch."""
+        self.draft.commands = [*self.draft.commands, *draft.commands]
         said = {finding.message for finding in self.draft.findings}
         self.draft.findings += [finding for finding in draft.findings if finding.message not in said]
         self.draft.ignored += draft.ignored
@@ -86,7 +125,13 @@ class _Launch:
             # Nothing can be trusted of what the rest comes to.
             _nothing(draft)
             return
+        before, refused = len(draft.findings), draft.refused
         sizes = sizes_of(lead, draft)
+        guessed = [option for option in SIZES if not lead.known(option)]
+        if guessed and len(draft.findings) > before:
+            # The engine does not refuse what was put in place of a size that is not known.
+            del draft.findings[before:]
+            draft.refused, sizes = refused, None
         if sizes is None:
             _nothing(draft)
             return
@@ -94,16 +139,44 @@ class _Launch:
         rest = by_node.get(None) or self.commands[-1]
         nodes = tuple(by_node.get(node) or rest for node in range(sizes.nnodes))
         d = Deployment(draft, lead.rules, sizes, nodes, self._hosts(nodes))
-        self._node_ranks(sizes)
+        if lead.known("--nnodes"):
+            self._node_ranks(sizes)
+            self._given(sizes)
         self._agree(d)
         self._addresses(d)
+        before = len(draft.findings)
         _axes(d)
         _hosts(d)
+        if guessed:
+            del draft.findings[before:]
         _devices(d)
         sockets.state(d)
         kv_events.state(d)
         sites.state(d)
         d.knobs()
+
+    def say_untold(self) -> None:
+        """One note of all that only the run time knows, and of what is assumed in its place."""
+        asked: dict[str, tuple[Word, str]] = {}
+        for each in (*self.commands, *self.again):
+            for name, (word, taken) in each.asked.items():
+                asked.setdefault(name if name == word.text else f"{name} {_unknown(word)}", (word, taken))
+        if not asked:
+            return
+        names = [name.partition(" ")[0] if name != word.text else "" for name, (word, _) in asked.items()]
+        texts = list(dict.fromkeys(_unknown(word) for word, _ in asked.values()))
+        is_ = "is" if len(texts) == 1 else "are"
+        message = f"only the run time knows what {few(texts)} {'adds' if is_ == 'is' else 'add'}"
+        if any(names):
+            what = few(list(dict.fromkeys(filter(None, names))))
+            message = f"{what} cannot be told: {few(texts)} {is_} known at run time alone"
+        self.draft.find(
+            "RB609",
+            message,
+            *(word for word, _ in asked.values()),
+            level=Level.NOTE,
+            details=[f"{name}: {taken}" for name, (_, taken) in asked.items()],
+        )
 
     def _by_node(self) -> Mapping[int | None, Arguments]:
         """The commands by their nodes; under None the one that stands for the rest."""
@@ -144,10 +217,42 @@ class _Launch:
                     node=each.node,
                 )
 
+    def _given(self, sizes: Sizes) -> None:
+        """Nodes that no command starts, or several."""
+        started = [each.node for each in self.commands]
+        missing = [str(node) for node in range(sizes.nnodes) if node not in started]
+        if self.again:
+            twice = sorted({each.node for each in self.again if each.node is not None})
+            words = [word for each in (*self.commands, *self.again) if each.node in twice for word in _rank(each)]
+            # One text that several tasks run: what differs between them was put in before there were any.
+            alike = len({word.span for word in words}) < len(words)
+            self.draft.find(
+                "RB607",
+                f"several commands say --node-rank {few(list(map(str, twice)))} of the launch at "
+                f"{self.commands[0].text('--dist-init-addr')}, and none starts node {few(missing)}",
+                *words,
+                fix="quote the variable, srun bash -c '... --node-rank $SLURM_PROCID': a script's shell puts its own "
+                "value in before srun starts the tasks"
+                if alike
+                else "give each node a --node-rank of its own",
+                flag="--node-rank",
+                twice=twice,
+                missing=list(map(int, missing)),
+            )
+        elif missing and None not in started:
+            given = "one command" if len(started) == 1 else f"{len(started)} commands"
+            self.draft.find(
+                "RB609",
+                f"{given} of {sizes.nnodes} {'is' if len(started) == 1 else 'are'} given; the others are taken to be "
+                "like it",
+                *self.commands[0].words("--nnodes"),
+                level=Level.NOTE,
+            )
+
     def _agree(self, d: Deployment) -> None:
         """Options that have to be the same on all nodes."""
         for option in _SAME:
-            values = {str(each.value(option)): each for each in self.commands}
+            values = {str(each.value(option)): each for each in self.commands if each.known(option)}
             if len(values) > 1:
                 (one, first), (other, second) = list(values.items())[:2]
                 self.draft.find(
@@ -172,6 +277,7 @@ class _Launch:
                 )
             else:
                 self.draft.ignored.append((words[-1], "which port that is is known at run time alone"))
+                d.lead.unsure("--dist-init-addr", words[-1], "what is counted from its port is not looked at")
         elif text is None and d.sizes.nnodes > 1 and not d.outside:
             how = (
                 "SGLang fails to derive its ports" if d.sizes.dp_attention else "each node waits for the others at home"
@@ -198,6 +304,21 @@ _SAME = (
     *("--moe-dp-size", "--dcp-size", "--nnodes", "--nccl-port", "--kv-events-config", "--load-publish-endpoint"),
 )
 """Options of which the nodes of one launch must think alike."""
+
+
+def _unknown(word: Word) -> str:
+    """What of a word is known at run time alone."""
+    found = _VARIABLES.findall(word.text)
+    return few(list(dict.fromkeys(found))) if found and len(word.text) > _SHORT else word.text
+
+
+_SHORT = 24
+_VARIABLES = re.compile(r"\$(?:\w+|\{[^}]*\}|\([^)]*\)+)")
+
+
+def _rank(arguments: Arguments) -> Sequence[Word]:
+    """The words that say which node it is; its program's, where a file says so."""
+    return arguments.words("--node-rank") or arguments.command.words[:1]
 
 
 def _nothing(draft: Draft) -> None:
@@ -274,6 +395,8 @@ def _devices(d: Deployment) -> None:
             continue
         base, step = a.value("--base-gpu-id", 0), a.value("--gpu-id-step", 1)
         shift, suffix = _visible(a)
+        if not a.known("--base-gpu-id"):
+            suffix += f" counted from {literal(a.untold_of('--base-gpu-id').text)}"
         groups.setdefault((base + shift, step, suffix), []).append(node)
     sizes = d.sizes
     for at, ((base, step, suffix), nodes) in enumerate(groups.items(), start=1):
@@ -309,7 +432,7 @@ def _visible(a: Arguments) -> tuple[int, str]:
         numbers = [int(part) for part in parts]
         if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
             return numbers[0], ""
-    return 0, f" of {text.strip()}"
+    return 0, f" of {literal(text.strip())}"
 
 
 ENGINE = SGLang()

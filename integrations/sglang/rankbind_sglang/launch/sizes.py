@@ -14,10 +14,11 @@ from rankbind_sglang.launch.rules import number
 
 _Refuse: TypeAlias = Callable[..., None]
 
-_SIZES = (
+SIZES = (
     *("--tp-size", "--pp-size", "--dp-size", "--attn-dp-size", "--attn-cp-size", "--moe-dp-size"),
     *("--ep-size", "--dcp-size", "--dwdp-size", "--nnodes"),
 )
+"""The options that say sizes."""
 
 _EXPERTS_EVERYWHERE = frozenset({"deepep", "mooncake", "nixl", "ascend_fuseep", "flashinfer", "mori", "megamoe"})
 """Backends of ``--moe-a2a-backend`` that spread the experts over all of tp, whatever ``--ep-size`` says."""
@@ -108,7 +109,7 @@ class Sizes:
 def sizes_of(arguments: Arguments, draft: Draft) -> Sizes | None:
     """The sizes that `arguments` come to; None where none come of them. What the engine refuses goes to `draft`."""
     a = arguments
-    given = {option: int(a.value(option) if a.value(option) is not None else 1) for option in _SIZES if a.has(option)}
+    given = {option: int(a.value(option) if a.value(option) is not None else 1) for option in SIZES if a.has(option)}
     small = [option for option, size in given.items() if size < 1 and option != "--dwdp-size"]
     for option in small:
         draft.refuse("RB606", f"{option} is {given[option]}: there is at least 1", *a.words(option), flag=option)

@@ -55,10 +55,13 @@ def _host(arguments: Arguments) -> str:
 
 def _listen(d: Deployment, name: str, host: str, port: Port, *words: Word, offset: str = "", **keys: Any) -> None:
     """State a socket that asks nobody who it is, unless `keys` say that it does."""
+    if port.unknown:
+        keys["about"] += f"\nat a port that is known at run time alone: {port.flag} {port.words[0].text}"
+        keys["connect"] = None
     d.draft.resource(
         name,
         *words,
-        bind=tcp(host, f"{{{port.number}{offset}}}" if offset else port.number),
+        bind=tcp(host, f"{{{port.number}{offset}}}" if offset and not port.unknown else port.number),
         **({"authenticated": False, "ipv6": True if ":" in host else None} | keys),
     )
     d.moves(port, name)
@@ -69,10 +72,12 @@ def _serve(d: Deployment, name: str, port: Port, *words: Word, of: Arguments | N
     a = of or d.lead
     host = _host(a)
     keys["v6only"] = True if ":" in host else None
-    keys["remedies"] = {"RB301": f"{_CLOSE}\nand {_FENCE}"} | keys.get("remedies", {})
+    told = {"RB301": f"{_CLOSE}\nand {_FENCE}", "RB203": f"lower {port.flag}: ports end at {MAX_PORT}"}
+    keys["remedies"] = told | keys.get("remedies", {})
     _listen(d, name, host, port, *port.words, *words, *a.words("--host"), **keys)
 
 
+_OTHER = "take another port for {option}, or for the other of the two"
 _CLOSE = "take 127.0.0.1 or an address of a private network for --host"
 _FENCE = "let a firewall or a network policy decide who reaches the ports"
 
@@ -101,7 +106,8 @@ def _http(d: Deployment) -> None:
     a = d.lead
     port = _port(d)
     legacy = bool(a.value("--smg-grpc-mode") or a.value("--grpc-mode"))
-    move = dict.fromkeys(("RB201", "RB5"), "give each server a --port of its own")
+    # What it meets in its own launch is hardly ever another server for HTTP.
+    move = {"RB201": _OTHER.format(option="--port"), "RB5": "give each server a --port of its own"}
     if legacy and not a.value("--encoder-only"):
         _legacy_grpc(d, port)
     elif _is_rust(d):
@@ -128,7 +134,7 @@ def _health(d: Deployment, *, hosted: Sequence[int], remedies: Mapping[str, str]
     groups: dict[tuple[str, int], list[int]] = {}
     for node in range(1, len(d.nodes)):
         if node not in hosted and d.firsts[node] is not None:
-            groups.setdefault((_host(d.nodes[node]), d.nodes[node].value("--port")), []).append(node)
+            groups.setdefault((_host(d.nodes[node]), _port(d, d.nodes[node]).number), []).append(node)
     for at, nodes in enumerate(groups.values(), start=1):
         a = d.nodes[nodes[0]]
         port = _port(d, a)
@@ -198,7 +204,7 @@ def _native_grpc(d: Deployment) -> None:
     port = _grpc_port(d)
     if port is None:
         return
-    if not 1 <= port.number <= MAX_PORT:
+    if not port.unknown and not 1 <= port.number <= MAX_PORT:
         if port.number == port.value:
             d.draft.refuse("RB606", f"the gRPC port is {port.value}; ports are 1..{MAX_PORT}", *port.words)
         else:
@@ -212,7 +218,7 @@ def _native_grpc(d: Deployment) -> None:
         return
     if rules.grpc == "variable" and not a.flag("SGLANG_ENABLE_GRPC"):
         return
-    if port.number == a.value("--port"):
+    if port.number and port.number == _port(d).number:
         d.draft.refuse("RB606", f"gRPC and HTTP both take port {port.number}", *port.words, *a.words("--port"))
         return
     if rules.grpc == "option":
@@ -292,7 +298,8 @@ def _rendezvous(d: Deployment) -> None:
         remedies={
             "RB201": f"leave {option} out: each replica then rendezvouses at a port of its own"
             if several
-            else "give each launch a --dist-init-addr of its own",
+            else _OTHER.format(option=option),
+            "RB5": "give each launch a --dist-init-addr of its own",
             "RB210": "give --dist-init-addr an address of node 0 that all nodes can dial",
         },
     )
@@ -390,7 +397,9 @@ def _over_ports(d: Deployment) -> None:
 def _worker_ports(d: Deployment, at: _Derived) -> None:
     a = d.lead
     words = a.words("--attn-dp-size", "--dp-size", "--dwdp-size")
-    if _is_rust(d):
+    if _is_rust(d) and at.base.unknown:
+        pass
+    elif _is_rust(d):
         slots = at.base.plus(6)
         d.draft.resource(
             "rust-slots",
@@ -433,6 +442,8 @@ def _worker_ports(d: Deployment, at: _Derived) -> None:
 
 def _probes(d: Deployment, at: _Derived) -> None:
     """The ports that every node looks at before it starts, whoever binds them later."""
+    if at.base.unknown:
+        return
     unchecked = d.outside and d.rules.store_unchecked
     nccl = d.port("--nccl-port") or FREE
     ports = [] if unchecked else [at.store]
@@ -592,7 +603,9 @@ def _others(d: Deployment) -> None:
         )
     option = "--decoupled-spec-bind-endpoint"
     endpoint = a.text(option)
-    if endpoint and (a.value("--decoupled-spec-role") or "null") != "null":
+    if endpoint and not a.certain(option):
+        a.unsure(option, a.words(option)[-1], "where it is is not looked at")
+    elif endpoint and (a.value("--decoupled-spec-role") or "null") != "null":
         d.draft.resource(
             "decoupled-speculation",
             *a.words(option),

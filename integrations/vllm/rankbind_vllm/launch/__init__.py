@@ -16,14 +16,16 @@ Each module uses those above it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
-from rankbind.launch.command import Command
+from rankbind.finding import Level
+from rankbind.launch.command import Command, Word
 from rankbind.launch.draft import Draft
-from rankbind.launch.engine import release as known_release
-from rankbind.launch.engine import version_of
+from rankbind.launch.engine import chosen
 from rankbind_vllm.launch import arguments, deployment, listeners
+from rankbind_vllm.launch.arguments import Remark
 from rankbind_vllm.launch.layout import Node
 from rankbind_vllm.launch.releases import Release
 
@@ -46,11 +48,13 @@ class _VLLM:
         """One draft for each deployment."""
         found = []
         for command in commands:
-            named = version or version_of(command.image, self.versions)
-            release = Release(known_release(self, named) if named else self.versions[-1])
+            choice = chosen(self, command.image, version)
             # Of a release that is not known, no option can be said not to be there.
-            sure = version_of(f":{named}", self.versions) is not None
-            found.append(arguments.read(command, release, named=sure))
+            one = arguments.read(command, Release(choice.release), named=choice.named is True)
+            if choice.remark:
+                assumed = Remark("RB609", choice.remark, command.words[:1], Level.NOTE, choice.fix)
+                one.remarks.insert(0, assumed)
+            found.append(one)
         return [_draft(nodes) for nodes in deployment.group(found)]
 
 
@@ -68,12 +72,22 @@ def _draft(nodes: Sequence[Node]) -> Draft:
     # Last, because what listens also reads values that may be wrong.
     for one in given:
         draft.ignored += one.ignored
-        for remark in one.remarks:
-            draft.find(
-                remark.code, remark.message, *remark.words, level=remark.level, details=remark.details, fix=remark.fix
-            )
-            draft.refused = draft.refused or remark.refuses
+    for remark in _once([remark for one in given for remark in one.remarks]):
+        draft.find(
+            remark.code, remark.message, *remark.words, level=remark.level, details=remark.details, fix=remark.fix
+        )
+        draft.refused = draft.refused or remark.refuses
     return draft
+
+
+def _once(remarks: Sequence[Remark]) -> Sequence[Remark]:
+    """What several nodes give to note is noted once, at the words of all of them."""
+    found: dict[Hashable, tuple[Remark, dict[Hashable, Word]]] = {}
+    for at, remark in enumerate(remarks):
+        key = (remark.code, remark.message) if remark.level is Level.NOTE else at
+        _, words = found.setdefault(key, (remark, {}))
+        words.update({word.span: word for word in remark.words})
+    return [replace(remark, words=tuple(words.values())) for remark, words in found.values()]
 
 
 ENGINE = _VLLM()

@@ -97,6 +97,7 @@ class Arguments:
         remarks: what is to be said of its options.
         ignored: words that mean nothing here, each with the reason.
         uncertain: by what it would set, the value of an option that only the run time knows.
+        open: whether it may say more than is known: a word, or a file of ``--config``, that may hold any option.
     """
 
     command: Command
@@ -106,6 +107,7 @@ class Arguments:
     remarks: list[Remark] = field(default_factory=list)
     ignored: list[tuple[Word, str]] = field(default_factory=list)
     uncertain: Mapping[str, Word] = field(default_factory=dict)
+    open: bool = False
 
     def value(self, dest: str, default: Any = None) -> Any:
         """The value of an option; `default` where the release has none of that name, or it is not given."""
@@ -134,6 +136,10 @@ class Arguments:
     def given(self, dest: str) -> bool:
         """Whether the command says it."""
         return bool(self.reading.words(dest))
+
+    def lacks(self, dest: str) -> bool:
+        """Whether the command does not say it for certain: nothing in it that only the run time knows may."""
+        return not self.given(dest) and dest not in self.uncertain and not self.open
 
     def mapping(self, dest: str) -> dict[str, Any] | None:
         """The value of an option that is JSON; None where it is not given, is no JSON object, or not known in full."""
@@ -274,10 +280,14 @@ def read(command: Command, release: Release, *, named: bool) -> Arguments:
     reader.replaced(words)
     words, more = flexible.folded(words, release.text)
     reading = table().read(words, release.text, kinds=flexible.kinds(release.text))
-    arguments = Arguments(command, release, module, reading, reader.remarks, reader.ignored, reader.uncertain)
+    arguments = Arguments(
+        command, release, module, reading, reader.remarks, reader.ignored, reader.uncertain, reader.open
+    )
     for refusal in (*refusals, *more, *reading.refusals):
         if not refusal.certain:
-            arguments.remark("RB609", refusal.message, refusal.word, level=Level.NOTE)
+            arguments.open = arguments.open or not refusal.option
+            what = f"is in {refusal.option} {refusal.word.text}" if refusal.option else f"{refusal.word.text} adds"
+            arguments.remark("RB609", f"only the run time knows what {what}", refusal.word, level=Level.NOTE)
             continue
         near = _NEVER.get(refusal.word.text.partition("=")[0]) or ", ".join(refusal.meant)
         fix = f"did you mean {near}?" if near else None
@@ -307,6 +317,7 @@ class _Reader:
         self.remarks: list[Remark] = []
         self.ignored: list[tuple[Word, str]] = []
         self.uncertain: dict[str, Word] = {}
+        self.open = False
 
     def known(self, words: list[Word]) -> list[Word]:
         """Those whose value is known before the job runs; an option whose value is not is left at its default."""
@@ -367,6 +378,7 @@ class _Reader:
         message = f"--config {file.text} is not here ({why}), so what it says is not looked at"
         self.remarks.append(Remark("RB608", message, (file,), Level.NOTE))
         self.ignored.append((file, "the file is not here"))
+        self.open = True
         return []
 
     def _entry(self, document: Document, key: str, value: Any) -> Iterator[Word]:

@@ -41,7 +41,7 @@ class Deployment:
     @cached_property
     def head(self) -> Node:
         """The node that runs rank 0, or would."""
-        return min(self.nodes, key=lambda node: (node.start, node.node, node.headless))
+        return _head(self.nodes)
 
     @cached_property
     def _homes(self) -> dict[int, Host]:
@@ -66,6 +66,10 @@ class Deployment:
         ordered = [self.head, *(node for node in self.nodes if node is not self.head)]
         found = [word for node in ordered for word in node.arguments.words(*dests)]
         return tuple({word.span: word for word in found}.values())
+
+
+def _head(nodes: Sequence[Node]) -> Node:
+    return min(nodes, key=lambda node: (node.start, node.node, node.headless))
 
 
 def group(arguments: Sequence[Arguments]) -> list[list[Node]]:
@@ -98,6 +102,7 @@ def assemble(nodes: Sequence[Node]) -> Deployment:
     nodes = list(nodes)
     if len(nodes) == 1:
         nodes = _all_of(nodes[0])
+    nodes = [_settled(node, _head(nodes)) for node in nodes]
     nodes.sort(key=lambda node: (node.node, node.start))
     hosts: dict[Hashable, Host] = {}
     for at, node in enumerate(nodes):
@@ -115,15 +120,45 @@ def assemble(nodes: Sequence[Node]) -> Deployment:
     return Deployment(found)
 
 
+def _settled(node: Node, head: Node) -> Node:
+    """A node as it works, where what is not known of its command may be ``--headless``."""
+    if node is head or node.headless or not node.arguments.open:
+        return node
+    balancing = node.balancing if node.part > 0 else head.balancing
+    if node.part == 0 and (head.balancing != "internal" or node.start == 0):
+        return node
+    return replace(node, headless=True, api_servers=0, balancing=balancing)
+
+
 def _assumed(node: Node, nodes: Sequence[Node], at: int) -> Hashable:
     """Which host a command runs on that does not say it.
 
-    Node ranks are hosts. Replicas that meet at a loopback address, or say which GPUs they take, share one.
+    Commands that one script starts side by side are on the machine that runs it, unless they tell of several: a node
+    rank, or a number of local replicas, makes a command the part of one machine, and so does a VLLM_HOST_IP. At a
+    loopback address even those share the machine. A --data-parallel-rank tells of none: such commands share it at
+    whatever address they meet.
+
+    What is in separate files, in alternatives of one script, or not running at the same time although one job needs it
+    to, is for several machines. There node ranks are hosts, and so are replicas; but replicas that meet at a loopback
+    address, or all say which GPUs they take, share one.
     """
+    mine = node.arguments
+    if node.nodes == 1 and node.address in LOOPBACK:
+        return "one"
+    shares = node.master in LOOPBACK if node.nodes > 1 else mine.given("data_parallel_rank")
+    if shares and any(_side_by_side(mine.command, other.arguments.command) for other in nodes):
+        return "script", mine.command.words[0].span.file, mine.address_variable("VLLM_HOST_IP", "")
     if node.nodes > 1:
         return "node", node.node
-    together = node.address in LOOPBACK or all(other.arguments.set("CUDA_VISIBLE_DEVICES") for other in nodes)
+    together = all(other.arguments.set("CUDA_VISIBLE_DEVICES") for other in nodes)
     return "one" if len(nodes) == 1 or together else ("replica", at)
+
+
+def _side_by_side(one: Command, other: Command) -> bool:
+    """Whether one script starts both, and the second while the first runs."""
+    scripted = one.turn is not None and other.turn is not None
+    same = one.words[0].span.file == other.words[0].span.file
+    return one is not other and scripted and same and one.beside(other)
 
 
 def _all_of(node: Node) -> list[Node]:
@@ -207,6 +242,22 @@ def check(draft: Draft, deployment: Deployment) -> None:
                 *(words("node_rank", "data_parallel_start_rank") or node.arguments.command.words[:1]),
                 fix="add --headless to every node but the first",
             )
+        elif _misfits(node, head):
+            how, mode = "with" if node.headless else "without", f"{head.balancing} load balancing of the head"
+            draft.find(
+                "RB607",
+                f"replica {node.start} is started {how} --headless, which the {mode} does not take: the head stops",
+                *_said(node, "headless", "data_parallel_hybrid_lb", "data_parallel_start_rank", "data_parallel_rank"),
+                *_said(
+                    head,
+                    "data_parallel_hybrid_lb",
+                    "data_parallel_start_rank",
+                    "data_parallel_rank",
+                    "data_parallel_size_local",
+                ),
+                fix="one way for all nodes: either --headless on every node but the first, which alone serves, or "
+                "--data-parallel-hybrid-lb on every node and no --headless",
+            )
     if head.independent and head.spans > 1:
         draft.find(
             "RB607",
@@ -224,14 +275,14 @@ def check(draft: Draft, deployment: Deployment) -> None:
             *deployment.words("nnodes", "data_parallel_size"),
             fix="start one server for each replica; from 0.28.0 on, replicas that fit on a node are sound",
         )
-    if several and head.nodes > 1 and head.master in LOOPBACK:
+    if several and head.nodes > 1 and head.master in LOOPBACK and _chosen(head, "master_addr"):
         draft.find(
             "RB607",
             f"{head.nodes} nodes meet at {head.master}:{head.master_port}, which is a different place on each of them",
             *(deployment.words("master_addr") or deployment.words("nnodes")),
             fix="--master-addr: an address of the first node",
         )
-    elif several and head.nodes == 1 and head.address in LOOPBACK:
+    elif several and head.nodes == 1 and head.address in LOOPBACK and _chosen(head, "data_parallel_address"):
         draft.find(
             "RB607",
             f"replicas on {len(deployment.hosts)} hosts meet at {head.address}:{head.rpc_port}, which is a different "
@@ -270,6 +321,26 @@ def check(draft: Draft, deployment: Deployment) -> None:
             f"the nodes disagree about their sizes: {_sizes(sizes)} and {_sizes(node.sizes)}",
             *node.arguments.words("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size"),
         )
+
+
+def _misfits(node: Node, head: Node) -> bool:
+    """Whether the head, with which all engine cores shake hands, turns down those of `node`."""
+    if node is head or not node.engines or any(each.assumed or each.arguments.open for each in (node, head)):
+        return False
+    if node.headless:
+        return head.balancing != "internal"
+    # What is no follower by its rank is another head, which is said elsewhere.
+    return head.balancing == "internal" and node.start > head.start
+
+
+def _chosen(node: Node, dest: str) -> bool:
+    """Whether the value of an option, or its default, is the one that counts: nothing else may say it."""
+    return node.arguments.given(dest) or node.arguments.lacks(dest)
+
+
+def _said(node: Node, *dests: str) -> tuple[Word, ...]:
+    """The words that give these options, or where the command begins."""
+    return node.arguments.words(*dests) or node.arguments.command.words[:1]
 
 
 def _sizes(sizes: Sizes) -> str:

@@ -267,7 +267,7 @@ class _Resolver:
                 "data_parallel_start_rank",
             )
         if external:
-            if rank is None:
+            if rank is None and self.arguments.lacks("data_parallel_rank"):
                 self.refuse("--data-parallel-external-lb needs a --data-parallel-rank", "data_parallel_external_lb")
             if local not in (1, None):
                 self.refuse(
@@ -275,7 +275,7 @@ class _Resolver:
                 )
             return rank or 0, 1, "external", self.spans(sizes, nodes, 1, external=True)
         if local is None:
-            if hybrid:
+            if hybrid and self.arguments.lacks("data_parallel_size_local"):
                 self.refuse("--data-parallel-hybrid-lb needs --data-parallel-size-local", "data_parallel_hybrid_lb")
             return 0, sizes.dp, "internal", self.spans(sizes, nodes, sizes.dp, external=False)
         counts = start is not None if self.release.has("start rank 0 counts") else bool(start)
