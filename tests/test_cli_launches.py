@@ -156,6 +156,7 @@ def test_explain() -> None:
         (["check", "vllm", "serve", "m"], "to check a command, put -- in front of it: -- vllm serve m"),
         (["check", "--engine-version", "sglang=0.4", "--", *SGLANG], "SGLang 0.4 is older than what can be read"),
         (["check", "--engine-version", "x=1", "--", *SGLANG], "--engine-version x=1: x is not installed"),
+        (["check", "--", "vllm serve 'm"], "No closing quotation"),
         (["check", "--apart", "--suggest", "serve.sh"], "--suggest is about deployments that share hosts"),
         (["export", "topology.toml"], "topology.toml is a topology file already"),
     ],

@@ -93,18 +93,25 @@ def read(context: click.Context, files: Sequence[str], engine: str | None, versi
     from rankbind.launch.reading import Input, subjects
 
     words = launch(context)
-    if len(words) == 1 and " " in words[0].strip():
-        # In quotes, as from a variable of a script.
-        words = tuple(shlex.split(words[0]))
-    if len(files) > 1 and not words and not os.path.exists(files[0]) and recognise(files):  # noqa: PTH110  # never raises
-        raise click.UsageError(f"to check a command, put -- in front of it: -- {shlex.join(files)}", context)
     if not files and not words:
         raise click.UsageError("name a FILE, or give a launch command after --", context)
-    inputs = [Input("<stdin>", _stdin()) if file == _STDIN else Input(file) for file in dict.fromkeys(files)]
     try:
+        if len(words) == 1 and " " in words[0].strip():
+            words = _split(words[0])
+        if len(files) > 1 and not words and not os.path.exists(files[0]) and recognise(files):  # noqa: PTH110  # no error
+            raise LaunchError(f"to check a command, put -- in front of it: -- {shlex.join(files)}")
+        inputs = [Input("<stdin>", _stdin()) if file == _STDIN else Input(file) for file in dict.fromkeys(files)]
         return subjects(inputs, typed(words, os.environ) if words else None, _choice(engine, versions, words))
     except LaunchError as error:
         raise click.UsageError(str(error), context) from None
+
+
+def _split(command: str) -> tuple[str, ...]:
+    """The words of a command that is given in quotes, as from a variable of a script."""
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise click.UsageError(f"{command!r} is no command: {error}") from None
 
 
 def one(
