@@ -13,15 +13,11 @@ from rankbind_sglang import SWITCH, install
 from ...support import fake_sglang
 from ...support.fake_sglang import FakeSGLang
 
-COST = """
-import sys, time
-import asyncio, contextlib, dataclasses, difflib, enum, importlib.metadata, inspect, json, logging, pathlib, pkgutil
-import re, socket, threading, tomllib, typing
-begun = time.process_time()
+HEAVY = """
+import sys
 import rankbind_sglang.hooks
-spent = time.process_time() - begun
-heavy = {"torch", "zmq", "pydantic", "click", "rich", "yaml", "msgspec", "sglang"} & set(sys.modules)
-print(spent, *sorted(heavy))
+heavy = {"torch", "zmq", "pydantic", "click", "rich", "yaml", "msgspec", "sglang"}
+print(*sorted(heavy & set(sys.modules)))
 """
 
 
@@ -99,20 +95,9 @@ def test_sites_that_have_moved_do_not_break_it_either(engine: FakeSGLang, log: p
     assert len(log.messages) == 2
 
 
-def test_importing_it_costs_less_than_50_ms_and_drags_nothing_in(tmp_path: Path) -> None:
-    def run() -> list[str]:
-        return subprocess.run(
-            [sys.executable, "-X", f"pycache_prefix={tmp_path}", "-c", COST],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={"PATH": ""},
-        ).stdout.split()
-
-    run()  # compiles, as an installation does
-    spent, *heavy = min((run() for _ in range(3)), key=lambda each: float(each[0]))
-    assert heavy == []
-    assert float(spent) < 0.05, "of processor time, where Python itself is up, as it is in a scheduler"
+def test_importing_it_drags_nothing_in() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], check=True, capture_output=True, text=True, env={"PATH": ""})
+    assert done.stdout.split() == []
 
 
 def test_importing_the_reader_brings_nothing_of_the_plugin() -> None:

@@ -34,15 +34,11 @@ class EventPublisherFactory:
         return cls, config, data_parallel_rank
 """
 
-COST = """
-import sys, time
-import asyncio, contextlib, dataclasses, difflib, enum, importlib.metadata, importlib.util, inspect, json, logging
-import pathlib, re, socket, threading, tomllib, typing
-begun = time.process_time()
+HEAVY = """
+import sys
 import rankbind_vllm
-spent = time.process_time() - begun
-heavy = {"torch", "zmq", "pydantic", "click", "rich", "yaml", "msgspec", "vllm"} & set(sys.modules)
-print(spent, *sorted(heavy))
+heavy = {"torch", "zmq", "pydantic", "click", "rich", "yaml", "msgspec", "vllm"}
+print(*sorted(heavy & set(sys.modules)))
 """
 
 
@@ -164,17 +160,6 @@ def test_an_engine_core_that_does_not_own_gets_no_publisher_and_is_named(
     assert line.endswith("start this host with --headless")
 
 
-def test_importing_it_costs_less_than_50_ms_and_drags_nothing_in(tmp_path: Path) -> None:
-    def run() -> list[str]:
-        return subprocess.run(
-            [sys.executable, "-X", f"pycache_prefix={tmp_path}", "-c", COST],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={"PATH": ""},
-        ).stdout.split()
-
-    run()  # compiles, as an installation does
-    spent, *heavy = min((run() for _ in range(3)), key=lambda each: float(each[0]))
-    assert heavy == []
-    assert float(spent) < 0.05, "of processor time, where Python itself is up, as it is in an engine core"
+def test_importing_it_drags_nothing_in() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], check=True, capture_output=True, text=True, env={"PATH": ""})
+    assert done.stdout.split() == []
