@@ -4,7 +4,6 @@ import logging
 import subprocess
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 import rankbind_sglang
