@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
+from typing import Any
 
 from rankbind.endpoint import Endpoint
 from rankbind.errors import ClaimedError, ClaimError
@@ -24,7 +25,7 @@ from rankbind.runtime.addresses import addresses, parsed, refuse_twice
 from rankbind.runtime.directory import folder
 from rankbind.runtime.hold import Hold
 from rankbind.runtime.key import Key
-from rankbind.runtime.process import see_to_exit
+from rankbind.runtime.process import Process, see_to_exit
 from rankbind.runtime.record import Record
 
 CLAIMS = "claims"
@@ -229,6 +230,23 @@ def claim(
         made._let_go()
         raise
     return made
+
+
+def claim_as(name: str, resource: str, **arguments: Any) -> Claim:
+    """As `claim`, in a deployment that is called `name` unless ``RANKBIND_DEPLOYMENT`` says otherwise.
+
+    For engine plugins, which work a name out from what a server was started with. Another network namespace has ports
+    of its own, so a container that shares the runtime directory and was given the same flags is another deployment.
+    """
+    if os.environ.get("RANKBIND_DEPLOYMENT"):
+        return claim(resource, **arguments)
+    try:
+        return claim(resource, deployment=name, **arguments)
+    except ClaimedError as error:
+        here = Process.me().net_ns
+        if not isinstance(error.holder, Record) or error.holder.process.net_ns == here:
+            raise
+        return claim(resource, deployment=f"{name}-net{here}", **arguments)
 
 
 def _forked() -> None:

@@ -30,7 +30,7 @@ from rankbind.identity import reset
 from rankbind.runtime import atomic, lock, record
 from rankbind.runtime import claim as claims
 from rankbind.runtime.addresses import Address
-from rankbind.runtime.claim import Claim, claim
+from rankbind.runtime.claim import Claim, claim, claim_as
 from rankbind.runtime.hold import Hold
 from rankbind.runtime.key import Key
 from rankbind.runtime.process import Process
@@ -108,6 +108,20 @@ def test_two_processes_with_one_rank() -> None:
         claim("kv", group={"tp": 0}, deployment="another")
         claim("kv2", group={"tp": 0})
         assert other.ask("held.held")
+
+
+def test_a_name_for_who_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with child() as other:
+        other.run("held = claim('kv', deployment='engine-5557')")
+        with pytest.raises(ClaimedError):
+            claim_as("engine-5557", "kv")
+        assert claim_as("engine-5558", "kv").record.key == Key("engine-5558", "kv", {})
+        # In another network its ports are not ours.
+        elsewhere = replace(Process.me(), net_ns=7)
+        monkeypatch.setattr(claims.Process, "me", lambda: elsewhere)
+        assert claim_as("engine-5557", "kv").record.key == Key("engine-5557-net7", "kv", {})
+        monkeypatch.setenv("RANKBIND_DEPLOYMENT", "blue")
+        assert claim_as("engine-5557", "kv").record.key == Key("blue", "kv", {})
 
 
 def test_one_process_twice() -> None:

@@ -43,33 +43,17 @@ def take(server_args: Any, config: str, at: Position) -> Claim | None:
     addresses = would_bind(config, at.index)
     if addresses is None:
         return None
-    from rankbind.errors import ClaimedError
-    from rankbind.runtime.claim import claim
-    from rankbind.runtime.process import Process
+    from rankbind.runtime.claim import claim_as
 
-    def held_as(deployment: str | None) -> Claim:
-        return claim(
-            RESOURCE,
-            group=at.group,
-            deployment=deployment,
-            endpoints=addresses,
-            rank=at.rank,
-            coordinates=at.coordinates,
-            declared="--kv-events-config",
-        )
-
-    if os.environ.get("RANKBIND_DEPLOYMENT"):
-        return held_as(None)
-    name = name_of(server_args, config, would_bind(config, 0) or {})
-    try:
-        return held_as(name)
-    except ClaimedError as error:
-        holder: Any = error.holder
-        here = Process.me().net_ns
-        if holder is None or holder.process.net_ns == here:
-            raise
-        # In another network its ports are not ours: a container that shares our directory may be given the same flags.
-        return held_as(f"{name}-net{here}")
+    return claim_as(
+        name_of(server_args, config, would_bind(config, 0) or {}),
+        RESOURCE,
+        group=at.group,
+        endpoints=addresses,
+        rank=at.rank,
+        coordinates=at.coordinates,
+        declared="--kv-events-config",
+    )
 
 
 def name_of(server_args: Any, config: str, addresses: dict[str, str]) -> str:

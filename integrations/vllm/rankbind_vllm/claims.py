@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankbind_vllm.position import Position
 
@@ -43,33 +43,17 @@ def take(at: Position, addresses: Mapping[str, str], first: Mapping[str, str]) -
         ClaimedError: another process holds one of them.
         ClaimError: the runtime directory cannot be used.
     """
-    from rankbind.errors import ClaimedError
-    from rankbind.runtime.claim import claim
-    from rankbind.runtime.process import Process
+    from rankbind.runtime.claim import claim_as
 
-    def held_as(deployment: str | None) -> Claim:
-        return claim(
-            RESOURCE,
-            group=at.group,
-            deployment=deployment,
-            endpoints=addresses,
-            rank=at.rank,
-            coordinates=at.coordinates,
-            declared="--kv-events-config",
-        )
-
-    if os.environ.get("RANKBIND_DEPLOYMENT"):
-        return held_as(None)
-    name = name_of(first)
-    try:
-        return held_as(name)
-    except ClaimedError as error:
-        holder: Any = error.holder
-        here = Process.me().net_ns
-        if holder is None or holder.process.net_ns == here:
-            raise
-        # In another network its ports are not ours: a container that shares our directory may be given the same flags.
-        return held_as(f"{name}-net{here}")
+    return claim_as(
+        name_of(first),
+        RESOURCE,
+        group=at.group,
+        endpoints=addresses,
+        rank=at.rank,
+        coordinates=at.coordinates,
+        declared="--kv-events-config",
+    )
 
 
 def name_of(addresses: Mapping[str, str]) -> str:
