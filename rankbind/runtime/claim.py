@@ -243,8 +243,9 @@ def claim_as(name: str, resource: str, **arguments: Any) -> Claim:
     try:
         return claim(resource, deployment=name, **arguments)
     except ClaimedError as error:
+        holder: Any = error.holder
         here = Process.me().net_ns
-        if not isinstance(error.holder, Record) or error.holder.process.net_ns == here:
+        if holder is None or holder.process.net_ns == here:
             raise
         return claim(resource, deployment=f"{name}-net{here}", **arguments)
 
