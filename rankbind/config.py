@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -194,12 +194,12 @@ def read(path: Path | str) -> Declaration:
     try:
         return declare(read_source(path))
     except SourceError as error:
-        raise _refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
+        raise refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise _refuse(
+        raise refuse(
             [Finding("RB901", f"cannot read {path}: {reason}", labels=(Label(Span(str(path), 1, 1)),))]
         ) from None
 
@@ -209,10 +209,11 @@ def parse(text: str, file: str = "topology.toml") -> Declaration:
     try:
         return declare(parse_source(text, file))
     except SourceError as error:
-        raise _refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
+        raise refuse([Finding("RB901", str(error), labels=(Label(error.span),))]) from None
 
 
-def _refuse(findings: list[Finding]) -> ConfigError:
+def refuse(findings: list[Finding]) -> ConfigError:
+    """The error that holds all that is wrong with a file, in its order."""
     findings = sorted(findings, key=lambda finding: finding.labels[0].span)
     lines = [f"{finding.labels[0].span}: {finding.code}: {finding.message}" for finding in findings]
     return ConfigError("\n".join(lines), tuple(findings))
@@ -223,11 +224,11 @@ def declare(document: Document) -> Declaration:
     try:
         file = _File.model_validate(document.data)
     except ValidationError as error:
-        raise _refuse([_explain(document, detail) for detail in error.errors(include_url=False)]) from None
+        raise refuse([explain(document, detail, _known) for detail in error.errors(include_url=False)]) from None
     builder = _Builder(document, file)
     job = builder.job()
     if builder.findings:
-        raise _refuse(builder.findings)
+        raise refuse(builder.findings)
     return Declaration(job, document)
 
 
@@ -489,19 +490,26 @@ _SHAPES: Mapping[str, str] = {
 """What pydantic wants, by the type of its error, in words of the file."""
 
 
-def _explain(document: Document, detail: ErrorDetails) -> Finding:
-    """A pydantic error in our words, at its place in the file."""
-    path: KeyPath = ()
+def explain(
+    document: Document, detail: ErrorDetails, known: Callable[[KeyPath], Iterable[str]], table: KeyPath = ()
+) -> Finding:
+    """A pydantic error in our words, at its place in the file.
+
+    Args:
+        known: the keys that may stand at a place, counted from `table`.
+        table: where in the file stands what the model is of; empty for all of it.
+    """
+    path = table
     for step in detail["loc"]:
         # pydantic also names an element of what is a list only to us; that is not in the file.
         if isinstance(step, int | str) and _has(document.at(path), step):
             path = (*path, step)
-    where = ".".join(str(step) for step in path) or "the file"
+    where = ".".join(str(step) for step in path[len(table) :]) or ".".join(map(str, table)) or "the file"
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     kind = detail["type"]
     if kind == "extra_forbidden":
-        known = [field.alias or key for key, field in _model_at(path[:-1]).model_fields.items()]
-        return Finding("RB902", f"unknown key {name!r}", labels=(Label(document.key(*path)),), fix=_meant(name, known))
+        near = _meant(name, list(known(path[len(table) : -1])))
+        return Finding("RB902", f"unknown key {name!r}", labels=(Label(document.key(*path)),), fix=near)
     if kind == "missing":
         return Finding("RB903", f"{where} needs {name!r}", labels=(Label(document.key(*path)),))
     if kind == "value_error":
@@ -531,6 +539,10 @@ def _has(container: object, step: int | str) -> bool:
     if isinstance(container, list):
         return isinstance(step, int) and step < len(container)
     return isinstance(container, dict) and step in container
+
+
+def _known(path: KeyPath) -> Iterator[str]:
+    return (field.alias or key for key, field in _model_at(path).model_fields.items())
 
 
 def _model_at(path: KeyPath) -> type[_Model]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from rankbind import python
 from rankbind.check.ownership import spelled
 from rankbind.config import Declaration
 from rankbind.errors import ScopeError
@@ -24,11 +24,10 @@ from rankbind.source import Span
 from rankbind.topology import nearest
 
 _WORD: Final = "singleton_per"
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
 _MAX_STEPS = 16
 _COMPUTED: Final = "computed"
 
-_Said: TypeAlias = Scope | Literal["by name", "computed"]
+_Owner: TypeAlias = Scope | Literal["by name", "computed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Site:
     """
 
     name: str | None
-    said: _Said
+    said: _Owner
     certain: bool
     span: Span
 
@@ -59,6 +58,40 @@ class Code:
 
     sites: tuple[Site, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one ``singleton_per(...)`` says; the fields are those of `Site`."""
+
+    name: str | None
+    owner: _Owner
+    certain: bool
+
+
+def said(call: ast.Call, value: Callable[[ast.expr], Any], decorated: str | None = None) -> Said:
+    """Read the arguments of a ``singleton_per(...)``.
+
+    Args:
+        value: what an expression is, tuples for lists as well; None where that cannot be told.
+        decorated: what the call decorates: the name, where it gives none.
+    """
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if call.args:
+        name = value(call.args[0])
+        return Said(name if isinstance(name, str) else None, "by name", certain=True)
+    named = value(given["name"]) if "name" in given else None
+    name = named if isinstance(named, str) else decorated
+    if "group" not in given or None in given:
+        return Said(name, _COMPUTED, certain=False)
+    group, rank = value(given["group"]), value(given["rank"]) if "rank" in given else 0
+    names = (group,) if isinstance(group, str) else group
+    if not isinstance(names, tuple) or not all(isinstance(axis, str) for axis in names) or rank is None:
+        return Said(name, _COMPUTED, certain=False)
+    try:
+        return Said(name, Scope(names, rank), certain=False)
+    except ScopeError:
+        return Said(name, _COMPUTED, certain=False)
 
 
 def run(declaration: Declaration, target: str) -> tuple[Finding, ...]:
@@ -91,16 +124,16 @@ def read(target: str) -> Code:
     """Find every ``singleton_per`` at `target`. What cannot be read is a finding, never an error."""
     path = Path(target)
     if not path.exists():
-        found = _locate(target)
+        found = python.locate(target)
         if found is None:
             what = "no such file or folder" if os.sep in target or target.endswith(".py") else "no such file or package"
             return Code(findings=(_unreadable(target, f"cannot read the code at {target}: {what}"),))
         path = found
     files = [path]
     if path.is_dir():
-        files = list(_python_files(path))
+        files = list(python.files(path))
         if not files:
-            return Code(findings=(_unreadable(_shown(path), f"there is no Python file in {_shown(path)}"),))
+            return Code(findings=(_unreadable(python.shown(path), f"there is no Python file in {python.shown(path)}"),))
     sites: list[Site] = []
     findings: list[Finding] = []
     for file in files:
@@ -121,62 +154,9 @@ def _unreadable(file: str, message: str, line: int = 1, column: int = 1) -> Find
     return Finding("RB901", message, labels=(Label(Span(file, max(line, 1), max(column, 1))),))
 
 
-def _locate(package: str) -> Path | None:
-    """Where a package or module stands on the import path; nothing of it is run."""
-    parts = package.split(".")
-    if not all(part.isidentifier() for part in parts):
-        return None
-    import sys
-
-    where: list[str] = [str(Path.cwd()), *sys.path]
-    spec = None
-    for index in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: index + 1]), where)
-        if spec is None:
-            return _editable(package) if index == 0 else None
-        where = list(spec.submodule_search_locations or ())
-    return _spec_path(spec)
-
-
-def _editable(package: str) -> Path | None:
-    # Packages installed in place are found by finders of their own; asking for a top-level name imports nothing.
-    if "." in package:
-        return None
-    from importlib.util import find_spec
-
-    try:
-        return _spec_path(find_spec(package))
-    except (ImportError, ValueError):
-        return None
-
-
-def _spec_path(spec: Any) -> Path | None:
-    if spec is None:
-        return None
-    for location in spec.submodule_search_locations or ():
-        return Path(location)
-    return Path(spec.origin) if spec.origin and spec.has_location else None
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in _SKIPPED and not name.startswith(".") and not (Path(root) / name / "pyvenv.cfg").exists()
-        )
-        yield from (Path(root) / name for name in sorted(names) if name.endswith(".py"))
-
-
-def _shown(path: Path) -> str:
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
-
-
 def _sites(path: Path, *, needed: bool) -> Iterator[Site]:
     """The sites of one file; a file of a folder that does not even hold the word need not be Python."""
-    file = _shown(path)
+    file = python.shown(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -231,23 +211,8 @@ class _Module:
         return isinstance(function, ast.Name) and function.id in self.words
 
     def _site(self, call: ast.Call, decorated: str | None) -> Site:
-        span = self._span(call)
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        if call.args:
-            name = self._value(call.args[0])
-            return Site(name if isinstance(name, str) else None, "by name", True, span)
-        named = self._value(given["name"]) if "name" in given else None
-        name = named if isinstance(named, str) else decorated
-        if "group" not in given or None in given:
-            return Site(name, _COMPUTED, False, span)
-        group, rank = self._value(given["group"]), self._value(given["rank"]) if "rank" in given else 0
-        names = (group,) if isinstance(group, str) else group
-        if not isinstance(names, tuple) or not all(isinstance(axis, str) for axis in names) or rank is None:
-            return Site(name, _COMPUTED, False, span)
-        try:
-            return Site(name, Scope(names, rank), False, span)
-        except ScopeError:
-            return Site(name, _COMPUTED, False, span)
+        found = said(call, self._value, decorated)
+        return Site(found.name, found.owner, found.certain, self._span(call))
 
     def _value(self, node: ast.expr, steps: int = 0) -> Any:
         """What an expression is, as far as the file itself tells: literals and the file's constants; None otherwise."""

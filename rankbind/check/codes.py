@@ -7,6 +7,8 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
+from rankbind.topology import nearest
+
 
 @cache
 def titles() -> Mapping[str, str]:
@@ -22,3 +24,9 @@ def page(code: str) -> str:
         return files("rankbind.check").joinpath("pages", f"{code}.md").read_text(encoding="utf-8")
     except FileNotFoundError:
         raise KeyError(code) from None
+
+
+def meant(code: str) -> str | None:
+    """The code that was meant by `code`, which there is not: one of the same family, if it has any."""
+    known = titles()
+    return nearest(code, [other for other in known if other[:3] == code[:3]] or known)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from rankbind.cli import subjects
+from rankbind.cli.codes import ignorable, known_code
 from rankbind.cli.output import FORMATS, colours, columns, write
 from rankbind.topology import nearest
 
@@ -56,10 +57,7 @@ def check(
 
     if apart and suggest:
         raise click.UsageError("--suggest is about deployments that share hosts, and --apart says that they do not")
-    skip = frozenset(map(_code, ignored))
-    unskippable = sorted(found for found in skip if found.startswith("RB9"))
-    if unskippable:
-        raise click.UsageError(f"{unskippable[0]} cannot be ignored: a file with it is not checked at all")
+    skip = ignorable(ignored)
     read = None
     if code is not None:
         from rankbind.check.code import read as read_code
@@ -238,27 +236,13 @@ def _plan(subject: Subject) -> Plan:
 def _explain_code(given: str) -> None:
     from rankbind.check import codes
 
-    page = codes.page(_code(given))
+    page = codes.page(known_code(given))
     if not sys.stdout.isatty():
         write(page)
         return
     from rankbind.report.page import render
 
     write(render(page, columns() or 80, colour=colours()))
-
-
-def _code(given: str) -> str:
-    """A finding's code as it is written in pages; UsageError for one there is not."""
-    from rankbind.check import codes
-
-    known = codes.titles()
-    code = given.upper()
-    if code in known:
-        return code
-    family = [other for other in known if other[:3] == code[:3]]
-    near = nearest(code, family or known)
-    hint = f"did you mean {near} ({known[near]})? " if near else ""
-    raise click.UsageError(f"there is no code {given}; {hint}`rankbind explain` lists them all")
 
 
 def _choose(what: str, given: str, known: Sequence[str], file: str) -> None:

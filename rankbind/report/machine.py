@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rankbind.check.suggest import Suggestion
 from rankbind.finding import Finding
 from rankbind.report.result import Result
+
+if TYPE_CHECKING:
+    from rankbind.check.suggest import Suggestion
 
 VERSION = 1
 
@@ -36,7 +38,7 @@ def _suggestion(suggestion: Suggestion, names: Sequence[str]) -> dict[str, Any]:
             for move in suggestion.moves
         ],
         "exact": suggestion.exact,
-        "left": [_finding(finding) for finding in suggestion.left if finding.fails],
+        "left": [finding_data(finding) for finding in suggestion.left if finding.fails],
     }
 
 
@@ -55,11 +57,12 @@ def _file(result: Result) -> dict[str, Any]:
         "hosts": result.hosts,
         "declarations": result.declarations,
         "ignored": result.ignored,
-        "findings": [_finding(finding) for finding in result.findings],
+        "findings": [finding_data(finding) for finding in result.findings],
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """One finding."""
     return {
         "code": finding.code,
         "level": str(finding.level),

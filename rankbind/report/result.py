@@ -11,7 +11,8 @@ from rankbind.finding import Finding
 
 Verdict: TypeAlias = Literal["clean", "findings", "unchecked"]
 
-_EXIT: Mapping[Verdict, int] = {"clean": 0, "findings": 1, "unchecked": 2}
+EXIT: Mapping[Verdict, int] = {"clean": 0, "findings": 1, "unchecked": 2}
+"""The exit status that says so."""
 _LARGEST_SOURCE = 8 << 20
 
 
@@ -50,7 +51,7 @@ class Result:
 
 def exit_status(results: Sequence[Result]) -> int:
     """0 clean, 1 findings, 2 could not check; of several files the worst."""
-    return max((_EXIT[result.verdict] for result in results), default=0)
+    return max((EXIT[result.verdict] for result in results), default=0)
 
 
 @dataclass(slots=True)

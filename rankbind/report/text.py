@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rankbind.check.suggest import Suggestion
 from rankbind.finding import Finding, Label, Level
 from rankbind.report.result import Result, Sources
 from rankbind.report.style import Piece, Row, cells, paint, safe, wrap
 
-_COLOURS = {Level.ERROR: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold cyan"}
+if TYPE_CHECKING:
+    from rankbind.check.suggest import Suggestion
+
+COLOURS = {Level.ERROR: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold cyan"}
 _GUTTER = "bold blue"
 _SECONDARY = "bold blue"
 _HELP = "bold green"
@@ -67,7 +70,7 @@ def finding_rows(
     finding: Finding, sources: Sources, width: int | None = None, deployment: str | None = None
 ) -> Iterator[Row]:
     """One finding, in styled rows; `deployment` tells whose it is, of several in one file."""
-    level = _COLOURS[finding.level]
+    level = COLOURS[finding.level]
     title = f"{finding.level}[{finding.code}]"
     head, *rest = wrap(f"{title}: {safe(finding.message)}", width, None if width is None else width - 2)
     yield (level, title), (_BOLD, head[len(title) :])
@@ -263,7 +266,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _summary(results: Sequence[Result], width: int | None) -> Iterator[Row]:
     levels = Counter(finding.level for result in results for finding in result.findings)
-    counted = [_count(levels[level], str(level)) for level in Level if levels[level]]
+    counted = [count(levels[level], str(level)) for level in Level if levels[level]]
     ignored = sum(result.ignored for result in results)
     by_verdict = Counter(result.verdict for result in results)
     if set(by_verdict) == {"clean"}:
@@ -274,14 +277,14 @@ def _summary(results: Sequence[Result], width: int | None) -> Iterator[Row]:
     else:
         troubled = sum(1 for result in results if result.findings)
         what = _what(results)
-        text = f"{', '.join(counted)} in {_count(troubled, what)}"
+        text = f"{', '.join(counted)} in {count(troubled, what)}"
         if by_verdict["unchecked"] and len(results) == 1:
             text += ", which could not be checked"
         elif by_verdict["unchecked"]:
-            text += f"; {_count(by_verdict['unchecked'], what)} could not be checked"
+            text += f"; {count(by_verdict['unchecked'], what)} could not be checked"
         if by_verdict["clean"]:
             text += f"; {by_verdict['clean']} clean"
-        style = _COLOURS[next(level for level in Level if levels[level])] if counted else "bold red"
+        style = COLOURS[next(level for level in Level if levels[level])] if counted else "bold red"
     if ignored:
         text += f"; {ignored} ignored"
     yield from (((style, line),) for line in wrap(text, width))
@@ -294,15 +297,16 @@ def _what(results: Sequence[Result]) -> str:
 def _size(results: Sequence[Result]) -> str:
     parts = []
     if len(results) > 1:
-        parts.append(_count(len(results), _what(results)))
+        parts.append(count(len(results), _what(results)))
     # Deployments of one file may share hosts, and a sum would count those again.
     keys = ("resources", "ranks") if _what(results) == "deployment" else ("resources", "ranks", "hosts")
-    parts += [_count(sum(getattr(result, key) or 0 for result in results), key[:-1]) for key in keys]
+    parts += [count(sum(getattr(result, key) or 0 for result in results), key[:-1]) for key in keys]
     declarations = {result.declarations for result in results} - {None}
     if declarations:
-        parts.append(f"{_count(max(d or 0 for d in declarations), 'declaration')} in the code")
+        parts.append(f"{count(max(d or 0 for d in declarations), 'declaration')} in the code")
     return ", ".join(parts)
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """``1 file`` or ``2 files``."""
     return f"{number} {noun}{'s' * (number != 1)}"
