@@ -9,6 +9,7 @@ The map of this package; each imports only from those before it:
     endpoint   where, and what collides                  |
     resource   what, and the job it belongs to          /
     source     where in a file a value stands
+    python     where Python code stands, and which files a folder has of it
     config     the topology file
     launcher   what torchrun, SLURM, Open MPI, a DeviceMesh and our own variables say of this process
     identity   who am I, when all of them are heard
@@ -20,6 +21,7 @@ The map of this package; each imports only from those before it:
     exporter   the claims of a host for Prometheus, itself declared so
     check      findings and rules, a module each family
     rehearse   a topology tried with real processes and sockets
+    audit      gates about ranks in code, read and never run
     report     all of it as text and json
     cli        the command
 """

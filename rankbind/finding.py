@@ -52,7 +52,11 @@ class Finding:
 
     @property
     def family(self) -> str:
-        """RB1 owners, RB2 endpoints, RB3 exposure, RB4 sites, RB5 deployments, RB6 placement, RB9 the file."""
+        """What it is about.
+
+        RB1 owners, RB2 endpoints, RB3 exposure, RB4 sites, RB5 deployments, RB6 placement, RB7 audit of code,
+        RB9 the file.
+        """
         return self.code[:3]
 
     @property

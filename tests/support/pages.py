@@ -10,6 +10,10 @@ from typing import TypeAlias
 
 import pytest
 
+from rankbind import audit
+from rankbind.audit import ignores
+from rankbind.audit import sources as sources_of
+from rankbind.audit.settings import Settings
 from rankbind.check import code as code_check
 from rankbind.check import codes
 from rankbind.launch import engine
@@ -35,7 +39,10 @@ def example(code: str, kind: str) -> Example:
 
 
 def checked(shown: Example, folder: Path) -> list[Result]:
-    """What a check of the example gives, with its files in `folder` and named without it."""
+    """What a check of the example gives, with its files in `folder` and named without it.
+
+    Code without a deployment beside it is audited, all files together: one result.
+    """
     if "launch.sh" in shown and not engine.installed():
         pytest.skip("no reader of launches is installed")
     before = Path.cwd()
@@ -43,10 +50,18 @@ def checked(shown: Example, folder: Path) -> list[Result]:
     try:
         for name, text in shown.items():
             Path(name).write_text(text, encoding="utf-8")
+        if all(name.endswith(".py") for name in shown):
+            return [_audited(shown)]
         found = subjects([Input(name) for name in shown if not name.endswith(".py")])
         return [*_results(found, "publisher.py" if "publisher.py" in shown else None)]
     finally:
         os.chdir(before)
+
+
+def _audited(shown: Example) -> Result:
+    sources, unread = sources_of.collect([Path(name) for name in shown], Settings())
+    findings, _ = ignores.apply((*unread, *audit.run(sources, Settings()).findings), sources)
+    return Result(", ".join(shown), tuple(findings), resources=0, ranks=0, hosts=0, text=next(iter(shown.values())))
 
 
 def _results(found: list[Subject], code: str | None) -> Iterator[Result]:
