@@ -9,6 +9,8 @@ complete when its last file, `.complete`, says what it was made from.
     .venv-sglang/packages-X      those that differ, for release X (0.5.15 takes those of 0.5.14)
     .venv-sglang/X/bin/python    SGLang X, on a torch without triton and without a GPU (see standins/)
 
+    .venv-sglang/sources/X       the Python of SGLang X, only to be read: releases that tests/audit is about
+
     .venv-vllm/common            what vLLM takes besides
     .venv-vllm/X/bin/python      the Python of vLLM X, without its kernels, on the packages above
 
@@ -41,6 +43,12 @@ RELEASES = {"0.5.14": "0.5.14", "0.5.15": "0.5.14", "0.5.23": "0.5.23"}
 KERNELS = frozenset({"0.5.23"})
 """Releases that cannot be imported without sgl_kernel."""
 
+SOURCES = ("0.5.9", "0.5.10", "0.5.12", "0.5.13", "0.5.17", "0.5.20")
+"""Releases that are read and never run: each has a bug, or is the first without it. `RELEASES` are read too."""
+
+SOURCES_NEED = (".py", "METADATA")
+"""How the files end that are taken out of their wheels."""
+
 VLLM_RELEASES = {"0.11.0": "0.5.14", "0.33.0": "0.5.23"}
 """Each release of vLLM tested, and the release of SGLang whose packages it takes."""
 
@@ -60,11 +68,12 @@ def main() -> None:
             *(pool.submit(_release, release, packages) for release, packages in RELEASES.items()),
             pool.submit(_packages, "vllm", VLLM_HOME / "common"),
             *(pool.submit(_vllm_release, release, packages) for release, packages in VLLM_RELEASES.items()),
+            *(pool.submit(_sources, release) for release in SOURCES),
         ]
         built = sum(job.result() for job in jobs)
     print(
-        f"SGLang {', '.join(RELEASES)} under {HOME.name}/, vLLM {', '.join(VLLM_RELEASES)} under {VLLM_HOME.name}/: "
-        f"{built} built, {time.monotonic() - started:.0f} s"
+        f"SGLang {', '.join(RELEASES)} under {HOME.name}/, vLLM {', '.join(VLLM_RELEASES)} under {VLLM_HOME.name}/, "
+        f"the sources of SGLang {', '.join(SOURCES)}: {built} built, {time.monotonic() - started:.0f} s"
     )
 
 
@@ -96,19 +105,19 @@ def _vllm_release(release: str, packages: str) -> bool:
     return _environment(VLLM_HOME / release, what, path, start="", fill=lambda site: _vllm(site, release))
 
 
+def _sources(release: str) -> bool:
+    folder = HOME / "sources" / release
+    made_from = f"sglang {release}\n{SOURCES_NEED}"
+    if _is_complete(folder, made_from):
+        return False
+    _unpack(f"sglang=={release}", SOURCES_NEED, folder)
+    _complete(folder, made_from)
+    return True
+
+
 def _vllm(site: Path, release: str) -> None:
     """Put the Python of vLLM there, and the plugin that has it start without a GPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-                *("--only-binary", ":all:", "--dest", folder, f"vllm=={release}"),
-            ],
-            check=True,
-        )
-        (wheel,) = Path(folder).iterdir()
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site, [name for name in archive.namelist() if name.endswith(VLLM_NEEDS)])
+    _unpack(f"vllm=={release}", VLLM_NEEDS, site)
     metadata = site / "vllm_on_cpu-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-on-cpu\nVersion: 0\n")
@@ -141,6 +150,21 @@ def _pip(target: Path, *what: str) -> None:
         ],
         check=True,
     )
+
+
+def _unpack(wheel: str, needs: tuple[str, ...], target: Path) -> None:
+    """Put there the files of a wheel whose names end in one of `needs`."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+                *("--only-binary", ":all:", "--dest", folder, wheel),
+            ],
+            check=True,
+        )
+        (file,) = Path(folder).iterdir()
+        with zipfile.ZipFile(file) as archive:
+            archive.extractall(target, [name for name in archive.namelist() if name.endswith(needs)])
 
 
 def _is_complete(folder: Path, made_from: str) -> bool:
