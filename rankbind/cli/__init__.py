@@ -6,6 +6,8 @@ Exit status: 0 clean, 1 findings, 2 could not check. Everything but click is imp
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from rankbind.cli import claims, files
+from rankbind.cli import audit, claims, files
 from rankbind.version import __version__
 
 _INTERRUPTED = 130
@@ -29,6 +31,10 @@ def main() -> NoReturn:
         # What the terminal cannot show is escaped rather than fatal.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if "audit" in sys.argv[1:2]:
+        # The process ends with its audit: to look for what could be given back takes longer than it is worth.
+        gc.disable()
+        atexit.register(gc.freeze)
     try:
         status = cli.main(prog_name="rankbind", standalone_mode=False)
     except click.ClickException as error:
@@ -56,6 +62,7 @@ for _command in (
     files.export,
     files.rehearse,
     files.explain,
+    audit.audit,
     claims.status,
     claims.endpoints,
     claims.release,
