@@ -37,11 +37,12 @@ setup: $(VENV)/.test
 environments: $(VENV)/.test
 	$(BIN)/python tests/e2e/environments.py
 
-benchmark: $(VENV)/.test
+benchmark: $(VENV)/.test environments
 	$(BIN)/python benchmarks/per_call.py
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/status.py
 	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/audit.py
 
 docs: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[docs]'
