@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rankbind.audit.expression import text
+from rankbind.audit.expression import axes, text
 from rankbind.audit.gates import Gate, conditions, near
 from rankbind.audit.meaning import Meaning
 from rankbind.audit.program import Program, depth
@@ -113,7 +113,8 @@ def _run(sources: Sequence[Source], settings: Settings, *, listing: bool) -> Aud
         for source in sources:
             program.module(source)
     with program.sealed():
-        about_ranks = near(meaning, (function for item in judged for function in item.way.chain))
+        told_apart = [item.way for item in judged if axes(item.way.gate) or item.varies]
+        about_ranks = near(meaning, (function for way in told_apart for function in way.chain))
         findings = [*free_axis.findings(judged), *other_axis.findings(meaning, about_ranks, judged)]
     findings += disagree.findings(meaning, about_ranks)
     findings += collective.findings(meaning)

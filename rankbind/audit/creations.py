@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rankbind.audit.expression import FALSE, TRUE, Apply, Constant, Expression, Given, Private, both
+from rankbind.audit.expression import FALSE, TRUE, Apply, Constant, Expression, Private, both
 from rankbind.audit.meaning import Meaning, Scope
 from rankbind.audit.program import Function
 from rankbind.audit.walk import Bound, Visit
@@ -112,6 +112,8 @@ _PROBE: Final = re.compile(
     r"(?:^|_)(?:is|wait|check|find|get|pick|next|probe|reserve|try)_.*ports?(?:_|$)|available|(?:^|_)probe|free_port|open_port"
 )
 _FILE: Final = re.compile(r"trace|prof|timeline|\.rpd|\.pid|snapshot", re.IGNORECASE)
+
+_TRACED: Final = re.compile(rf"{_FILE.pattern}|rpd", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,9 @@ def _fits(row: Row, tail: str, node: ast.Call, scope: Scope, meaning: Meaning) -
         return _binds(node, whose, scope, meaning)
     if tail == "open":
         return _writes(node, whose)
+    if tail == "connect":
+        # A database is made to be shared; one that a profiler writes is of one process.
+        return bool(node.args) and _TRACED.search(ast.unparse(node.args[0])) is not None
     if tail == "Listener" and whose not in {"", "multiprocessing.connection", "connection"}:
         return False
     if row.required == ("timeout=0",):
@@ -266,7 +271,8 @@ def _binds(node: ast.Call, whose: str, scope: Scope, meaning: Meaning) -> bool:
     address = (
         isinstance(argument, ast.Tuple) or "://" in spelled or _ADDRESS.search(spelled.partition("(")[0]) is not None
     )
-    if not _SOCKET.search(receiver) and not (address and re.fullmatch(r"s|self|conn|srv|l", receiver)):
+    sure = "://" in spelled or _SOCKET.search(receiver) is not None
+    if not sure and not (address and re.fullmatch(r"s|self|conn|srv|l", receiver)):
         assert isinstance(node.func, ast.Attribute)
         if not meaning.is_socket(node.func.value, scope):
             return False
@@ -327,6 +333,3 @@ def _writes(node: ast.Call, whose: str) -> bool:
     if "w" not in mode.value:
         return False
     return bool(node.args) and _FILE.search(ast.unparse(node.args[0])) is not None
-
-
-__all__ = ["ROWS", "WORDS", "Argument", "Given", "Made", "Row", "made"]

@@ -403,8 +403,10 @@ def text(expression: Expression) -> str:
         case Apply("[]", (whole, index)):
             return f"{text(whole)}[{index.value!r}]" if isinstance(index, Constant) else f"{text(whole)}[{text(index)}]"
         case Apply(operator, arguments):
-            if operator in _INFIX:
+            if operator in _INFIX and len(arguments) > 1:
                 return f" {operator} ".join(map(_grouped, arguments))
+            if operator == "-":
+                return f"-{_grouped(arguments[0])}"
             return f"{operator}({', '.join(map(text, arguments))})"
 
 

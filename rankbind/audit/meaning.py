@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from rankbind.audit.expression import (
     EACH,
-    FALSE,
     LONG,
     TRUE,
     Apply,
@@ -30,7 +29,6 @@ from rankbind.audit.expression import (
     folded,
     holes,
     large,
-    mapped,
     negated,
     trimmed,
     walk,
@@ -464,6 +462,9 @@ class Meaning:
                         and isinstance(target.value, ast.Name)
                         and storing.parameters[:1] == (target.value.id,)
                     ):
+                        if values and _handles(storing, target):
+                            # What holds where something failed, a group that is not there, is for one process.
+                            continue
                         value = self.bound(bound, storing)
                         if isinstance(value, Constant) and not value.value:
                             unset.append(storing)
@@ -507,10 +508,14 @@ class Meaning:
             # Whatever a caller gives that is not in sight.
             return Unclear(_text(node))
         outer = self.evaluate(value, scope)
-        if isinstance(outer, Apply) and outer.operator == "tuple" and isinstance(index, ast.Constant):
-            place = index.value
-            if isinstance(place, int) and -len(outer.arguments) <= place < len(outer.arguments):
-                return outer.arguments[place]
+        if isinstance(outer, Apply) and outer.operator == "tuple" and not isinstance(index, ast.Slice):
+            place = self.evaluate(index, scope)
+            if (
+                isinstance(place, Constant)
+                and isinstance(place.value, int)
+                and -len(outer.arguments) <= place.value < len(outer.arguments)
+            ):
+                return outer.arguments[place.value]
         if isinstance(outer, (Private, Unclear)):
             return outer
         if isinstance(index, ast.Slice):
@@ -1149,7 +1154,7 @@ class Meaning:
         if found is not None:
             return found
         fallback = self.vocabulary.weak(hole.name) or self.unknown(hole.name)
-        if isinstance(fallback, Given) and _NUMBER.search(hole.name):
+        if isinstance(fallback, Given) and (_NUMBER.search(hole.name) or self._of_each_rank(hole)):
             fallback = Unclear(hole.name)
         if not steps:
             return fallback
@@ -1210,6 +1215,14 @@ def _yields(function: Function) -> bool:
     )
 
 
+def _handles(function: Function, node: ast.AST) -> bool:
+    """Whether a node of a function stands in a handler of an exception."""
+    return b"except" in function.text and any(
+        isinstance(handler, ast.ExceptHandler) and any(part is node for part in ast.walk(handler))
+        for handler in ast.walk(function.node)
+    )
+
+
 def _variable(name: Expression) -> Expression:
     """A variable of the environment."""
     if isinstance(name, Constant):
@@ -1267,6 +1280,3 @@ def _text(node: ast.AST) -> str:
     """The source of an expression, cut short."""
     found = ast.unparse(node)
     return found if len(found) <= 120 else found[:117] + "..."
-
-
-__all__ = ["FALSE", "Caller", "Meaning", "Scope", "mapped"]

@@ -16,8 +16,17 @@ from rankbind.audit.walk import Walk, walk
 
 _WORDS: Final = bytes(c if chr(c).isalnum() or chr(c) == "_" or c > 127 else 32 for c in range(256))
 _LINE: Final = re.compile(rb"\r\n|\r|\n")
-_STORED: Final = re.compile(rb"\bself\.(\w+)[^=\n(]*=(?!=)|\bself\.(\w+),")
-_OF_INTEREST: Final = (b"rank", b"bind(", b"tcp://", b"ipc://", b"tempfile", b"uuid")
+_STORED: Final = re.compile(rb"\bself\.(\w+)(?=,|[^=\n(]*=(?!=))")
+_OF_INTEREST: Final = (
+    b"rank",
+    b"parallel_index",
+    b"process_index",
+    b"bind(",
+    b"tcp://",
+    b"ipc://",
+    b"tempfile",
+    b"uuid",
+)
 _SMALL: Final = 4 << 20
 _MOST_STEPS: Final = 6
 """Re-exports that are followed from one module to the next."""
@@ -142,7 +151,7 @@ class Class:
         if self._stores is None:
             self._stores = {}
             for method in self.methods.values():
-                for name in dict.fromkeys(a or b for a, b in _STORED.findall(method.text)):
+                for name in dict.fromkeys(_STORED.findall(method.text)):
                     self._stores.setdefault(name.decode(), []).append(method)
         return self._stores
 
@@ -482,7 +491,7 @@ def uses(data: bytes, word: bytes) -> bool:
     """Whether a function or a class of this name is called or handed on in a file, by the looks of it."""
     for place in occurrences(data, word):
         after = data[place + len(word) : place + len(word) + 2].lstrip()[:1]
-        if after in b"(,)]\n" and not data[max(place - 6, 0) : place].rstrip().endswith((b"def", b"class", b"import")):
+        if after in b"(,)]\n" and not data[max(place - 8, 0) : place].rstrip().endswith((b"def", b"class", b"import")):
             return True
     return False
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -27,7 +27,6 @@ from rankbind.audit.expression import (
     Size,
     Unclear,
     axes,
-    both,
     kinds,
     text,
     walk,
@@ -451,7 +450,7 @@ def shown(address: Expression, point: Point, questions: Questions, combination: 
                         return rest[0] if rest else Constant(0)
                 if all(isinstance(argument, Constant) for argument in placed) and operator != "tuple":
                     try:
-                        return Constant(_applied(operator, [_leaf(argument, point) for argument in placed]))
+                        return Constant(value(Apply(operator, placed), point, questions, combination))
                     except _FogError:
                         return part
                 if operator == "or" and isinstance(placed[0], Constant):
@@ -533,23 +532,3 @@ def pinned(gate: Expression, named: tuple[str, ...]) -> tuple[str, ...]:
         ):
             found.append(name)
     return tuple(found)
-
-
-def constant(expression: Expression, layout: Layout, axis: str) -> bool:
-    """Whether an address is surely the same along an axis."""
-    return meeting(both(), expression, layout, {axis: 2}) is not None
-
-
-__all__ = [
-    "Layout",
-    "Meeting",
-    "Point",
-    "Questions",
-    "constant",
-    "free",
-    "meeting",
-    "pinned",
-    "points",
-    "product",
-    "sums",
-]

@@ -137,6 +137,9 @@ def _climb(
     existence: Expression | None = None
     if not callers and function.bound and function.owner is not None and function.name not in _CONSTRUCTORS:
         callers = [caller for caller in meaning.constructions(function.owner) if caller.function not in chain]
+        if callers and any(hole.function == function.key for hole in holes(address)):
+            # Whoever calls is not in sight, and may give another address on each rank.
+            gate = both(gate, Unclear("whoever calls"))
     elif function.bound and function.owner is not None and function.name not in _CONSTRUCTORS:
         existence = _existence(meaning, function.owner)
     if not callers or len(chain) > _DEEPEST or budget[0] <= 0:
@@ -366,6 +369,3 @@ def _named(meaning: Meaning, names: Iterable[str]) -> set[str]:
 def _fields(meaning: Meaning, owner: Class | None) -> set[str]:
     """The axes whose coordinates the objects of a class hold."""
     return set() if owner is None else _named(meaning, (*owner.fields, *owner.stores))
-
-
-__all__ = ["Apply", "Way", "evident", "making", "ways"]

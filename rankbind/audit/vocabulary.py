@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final
 
-from rankbind.audit.expression import Apply, Constant, Coordinate, Expression, Size, both
+from rankbind.audit.expression import Apply, Constant, Coordinate, Expression, Size
 from rankbind.audit.ranks import Layout
 
 _AXES: Final[Mapping[str, str]] = {
@@ -123,6 +123,8 @@ SGLANG: Final = Profile(
     (
         ("*data_parallel_controller:*", ()),
         ("*tokenizer*:*", ()),
+        # What it calls dp is in its world.
+        ("sglang.multimodal_gen.*:*", ("pp", "attn_dp", "attn_cp", "attn_tp")),
         # One process for each rank of one replica and stage: no server starts them.
         ("sglang.bench*:*", ("attn_dp", "attn_cp", "attn_tp")),
         ("sglang.srt.entrypoints.*:*", ()),
@@ -262,7 +264,13 @@ class Vocabulary:
     def group(self, name: str) -> str | None:
         """The axis along which a process group of this name runs; ``rank`` for the world."""
         found = _GROUP.fullmatch(name.lstrip("_").lower())
-        return self._axes.get(found["axis"]) if found else None
+        if found is None:
+            return None
+        longer = f"{found['axis']}_parallel"
+        if longer in name.lower() and longer != "model_parallel":
+            # Megatron's model parallel group is that of two axes.
+            return self._axes.get(longer)
+        return self._axes.get(found["axis"])
 
     def member(self, group: str, name: str) -> Expression | None:
         """An attribute of a process group along `group`: ``rank_in_group``, ``is_first_rank``, ``world_size``."""
@@ -324,17 +332,3 @@ def profile_of(packages: Iterable[str]) -> Profile:
     """The profile of the engine that one of these top-level packages is; torch's where none is."""
     present = set(packages)
     return next((profile for profile in PROFILES.values() if present & set(profile.packages)), TORCH)
-
-
-__all__ = [
-    "AUXILIARY",
-    "MEGATRON",
-    "PROFILES",
-    "SGLANG",
-    "TORCH",
-    "VLLM",
-    "Profile",
-    "Vocabulary",
-    "both",
-    "profile_of",
-]

@@ -126,7 +126,7 @@ def _among(meaning: Meaning, way: Way, layout: Layout, known: frozenset[str], na
         role = meaning.vocabulary.role_of(function.module.source.module, function.qualified)
         if role is not None:
             # Where no rank is in sight, the place of the file alone is no reason to believe in several processes.
-            return role if known or named else ()
+            return role if (known or named) and set(named) != {"node"} else ()
         if evident(meaning, function):
             # It knows its rank, so it is a rank's; who starts the process may be something else.
             break

@@ -221,7 +221,7 @@ _OWN: Final = re.compile(
 )
 """Paths that are, or may well be, those of one host."""
 _SHARED: Final = re.compile(
-    r"checkpoint|ckpt|tracker|latest|iteration|epoch|save|output|out_dir|result|log_?dir|run_?dir|work_?dir|experiment|"
+    r"checkpoint|ckpt|serializ|tracker|latest|iteration|epoch|save|output|out_dir|result|log_?dir|run_?dir|work_?dir|experiment|"
     r"export|artifact|model|weights|metrics|shared|nfs|s3:|gs:|hdfs:",
     re.IGNORECASE,
 )
