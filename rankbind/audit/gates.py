@@ -172,7 +172,7 @@ class _Search:
                 self.look(function)
         words: set[str] = set()
         taken: set[Parameter] = set()
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if self.everywhere or self.meaning.program.small else 1):
             new = [name for name in self.words if name not in words]
             given = [parameter for parameter in self.taken if parameter not in taken]
             words.update(new)

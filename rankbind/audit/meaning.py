@@ -49,6 +49,7 @@ from rankbind.audit.walk import (
     Path,
     Visit,
     spelled,
+    tail,
 )
 
 _DEEPEST: Final = 48
@@ -327,7 +328,7 @@ class Meaning:
         group = self.group(node.value, scope)
         if group is not None and (member := self.vocabulary.member(group, name)) is not None:
             return member
-        whose = _tail(node.value)
+        whose = tail(node.value)
         named = self.vocabulary.coordinate(name)
         if named is not None:
             return Unclear(_text(node)) if self.foreign(whose) else named
@@ -385,7 +386,7 @@ class Meaning:
                 return self.vocabulary.axis(name) or name
             case ast.Call(ast.Name(name) | ast.Attribute(_, name), _):
                 return self.vocabulary.group(name)
-            case ast.Subscript(value, ast.Constant(str(name))) if "mesh" in _tail(value).lower():
+            case ast.Subscript(value, ast.Constant(str(name))) if "mesh" in tail(value).lower():
                 return self.vocabulary.axis(name) or name
             case ast.Attribute(value, _):
                 return None
@@ -427,8 +428,9 @@ class Meaning:
         """What others assign to an attribute of an object that they hold, if they agree."""
         needle = f".{name} = ".encode()
         values: dict[Expression, None] = {}
-        for source in self.program.mentioning(name)[:_MOST_FILES]:
-            if needle not in source.data or (module := self.program.module(source)) is None:
+        sources = [source for source in self.program.mentioning(name) if needle in source.data]
+        for source in self._knowing(owner, sources)[:_MOST_FILES]:
+            if (module := self.program.module(source)) is None:
                 continue
             for function in self._around(module, name):
                 for visit, bound in function.walk.stores:
@@ -436,7 +438,7 @@ class Meaning:
                     if (
                         isinstance(target, ast.Attribute)
                         and target.attr == name
-                        and _tail(target.value) != "self"
+                        and tail(target.value) != "self"
                         and self.type_of(target.value, Scope(function, visit.names)) is owner
                     ):
                         values[self.completed(self.bound(bound, function))] = None
@@ -462,7 +464,7 @@ class Meaning:
                         and isinstance(target.value, ast.Name)
                         and storing.parameters[:1] == (target.value.id,)
                     ):
-                        if values and _handles(storing, target):
+                        if values and visit.caught:
                             # What holds where something failed, a group that is not there, is for one process.
                             continue
                         value = self.bound(bound, storing)
@@ -498,12 +500,12 @@ class Meaning:
         return Unclear(LONG) if large(found) else found
 
     def _item(self, node: ast.Subscript, value: ast.expr, index: ast.expr, scope: Scope) -> Expression:
-        if _tail(value) == "environ":
+        if tail(value) == "environ":
             return _variable(self.evaluate(index, scope))
         if isinstance(index, ast.Constant) and isinstance(index.value, str):
             named = self.vocabulary.coordinate(index.value) or self.vocabulary.weak(index.value)
             if named is not None:
-                return Unclear(_text(node)) if self.foreign(_tail(value)) else named
+                return Unclear(_text(node)) if self.foreign(tail(value)) else named
         if isinstance(value, ast.Name) and _collects(scope.function, value.id) and value.id not in scope.names:
             # Whatever a caller gives that is not in sight.
             return Unclear(_text(node))
@@ -569,7 +571,7 @@ class Meaning:
     # Calls.
 
     def _call(self, node: ast.Call, scope: Scope) -> Expression:
-        name = _tail(node.func)
+        name = tail(node.func)
         found = self._about_ranks(node, name, scope)
         if found is not None:
             return found
@@ -578,7 +580,7 @@ class Meaning:
         if name == "is_initialized" or (
             name == "is_available"
             and isinstance(node.func, ast.Attribute)
-            and _DISTRIBUTED.search(_tail(node.func.value))
+            and _DISTRIBUTED.search(tail(node.func.value))
         ):
             # Where there is no group, there is one process, which cannot meet another.
             return TRUE
@@ -637,7 +639,7 @@ class Meaning:
             return Unclear(_text(node))
         if name in {"getenv", "get", "pop"} and node.args:
             whose = node.func.value if isinstance(node.func, ast.Attribute) else None
-            if name == "getenv" or (whose is not None and _tail(whose) == "environ"):
+            if name == "getenv" or (whose is not None and tail(whose) == "environ"):
                 return _variable(self.evaluate(node.args[0], scope))
             if isinstance(whose, ast.Name) and _collects(scope.function, whose.id) and whose.id not in scope.names:
                 return Unclear(_text(node))
@@ -660,9 +662,9 @@ class Meaning:
                 found = self.group(whose, scope)
                 if found is not None:
                     return found
-                if _tail(whose).endswith(("dist", "distributed")):
+                if tail(whose).endswith(("dist", "distributed")):
                     return "rank"
-                return "local_rank" if name == "get_local_rank" and "mesh" not in _tail(whose) else None
+                return "local_rank" if name == "get_local_rank" and "mesh" not in tail(whose) else None
             return {"get_rank": "rank", "get_world_size": "rank", "get_local_rank": "local_rank"}.get(name)
         first = given[0]
         if isinstance(first, ast.Constant):
@@ -756,7 +758,7 @@ class Meaning:
         """Whether an expression is something that ``context.socket(...)`` or ``socket.socket(...)`` made."""
         match node:
             case ast.Call(called, _):
-                return _tail(called) in {"socket", "Socket"}
+                return tail(called) in {"socket", "Socket"}
             case ast.Name(name):
                 binding = scope.names.get(name)
                 return isinstance(binding, Bound) and self.is_socket(binding.node, Scope(scope.function, binding.names))
@@ -881,7 +883,7 @@ class Meaning:
             for method in one.stores.get(name, ()):
                 for visit, bound in method.walk.stores:
                     target = visit.node
-                    if isinstance(target, ast.Attribute) and target.attr == name and _tail(target.value) == "self":
+                    if isinstance(target, ast.Attribute) and target.attr == name and tail(target.value) == "self":
                         found = self.type_of(bound.node, Scope(method, bound.names), steps - 1)
                         if found is not None:
                             return found
@@ -898,7 +900,7 @@ class Meaning:
             case ast.BinOp(left, ast.BitOr(), right):
                 return self.annotated(module, left) or self.annotated(module, right)
             case ast.Subscript(outer, inner):
-                if _tail(outer) in {"Optional", "Annotated", "Final", "ClassVar"}:
+                if tail(outer) in {"Optional", "Annotated", "Final", "ClassVar"}:
                     return self.annotated(module, inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
                 return None
             case ast.Name() | ast.Attribute():
@@ -991,7 +993,7 @@ class Meaning:
                 if constructor is not None and own is not None:
                     for visit in constructor.walk.calls:
                         assert isinstance(visit.node, ast.Call)
-                        if _tail(visit.node.func) == "__init__":
+                        if tail(visit.node.func) == "__init__":
                             scope = Scope(constructor, visit.names)
                             if self.callee(visit.node, scope) is own:
                                 found.append(Caller(constructor, visit, self.arguments(visit.node, own, scope)))
@@ -1080,26 +1082,26 @@ class Meaning:
             node = visit.node
             assert isinstance(node, ast.Call)
             scope = Scope(function, visit.names)
-            if _tail(node.func) == name:
+            if tail(node.func) == name:
                 if self._is(node.func, wanted, scope, lone):
                     values = self.arguments(node, wanted, scope)
                     if isinstance(wanted, Function) and wanted.bound and isinstance(node.func, ast.Attribute):
                         values = {**self._made_with(node.func.value, scope), **values}
                     found.append(Caller(function, visit, values))
                 continue
-            if isinstance(wanted, Class) and _tail(node.func) == "cls" and function.owner is wanted:
+            if isinstance(wanted, Class) and tail(node.func) == "cls" and function.owner is wanted:
                 found.append(Caller(function, visit, self.arguments(node, wanted, scope)))
                 continue
             handed = next(
                 (
                     argument
                     for argument in (*node.args, *(keyword.value for keyword in node.keywords))
-                    if isinstance(argument, (ast.Name, ast.Attribute)) and _tail(argument) == name
+                    if isinstance(argument, (ast.Name, ast.Attribute)) and tail(argument) == name
                 ),
                 None,
             )
             if handed is not None and isinstance(wanted, Function) and self._is(handed, wanted, scope, lone):
-                starts = _STARTS.search(_tail(node.func)) is not None
+                starts = _STARTS.search(tail(node.func)) is not None
                 found.append(Caller(function, visit, self._handed(node, handed, wanted, scope), starts))
         return found
 
@@ -1135,7 +1137,7 @@ class Meaning:
                         if isinstance(key, ast.Constant) and isinstance(key.value, str)
                     ]
             return self._matched(given, keywords, wanted, scope)
-        if _tail(node.func) in {"partial", "submit", "create_task", "run_in_executor", "apply_async", "call_soon"}:
+        if tail(node.func) in {"partial", "submit", "create_task", "run_in_executor", "apply_async", "call_soon"}:
             after = node.args[node.args.index(handed) + 1 :] if handed in node.args else []
             return self._matched(after, node.keywords, wanted, scope)
         return {}
@@ -1215,14 +1217,6 @@ def _yields(function: Function) -> bool:
     )
 
 
-def _handles(function: Function, node: ast.AST) -> bool:
-    """Whether a node of a function stands in a handler of an exception."""
-    return b"except" in function.text and any(
-        isinstance(handler, ast.ExceptHandler) and any(part is node for part in ast.walk(handler))
-        for handler in ast.walk(function.node)
-    )
-
-
 def _variable(name: Expression) -> Expression:
     """A variable of the environment."""
     if isinstance(name, Constant):
@@ -1262,18 +1256,6 @@ def _placed(expression: Expression, at: Place) -> Expression:
         case Apply(operator, arguments, None) if operator not in {"and", "or", "not", "if"}:
             return Apply(operator, arguments, at)
     return expression
-
-
-def _tail(node: ast.expr) -> str:
-    """The last word of a name, a dotted name or a call."""
-    match node:
-        case ast.Name(name) | ast.Attribute(_, name):
-            return name
-        case ast.Call(called, _):
-            return _tail(called)
-        case ast.Subscript(value, _):
-            return _tail(value)
-    return ""
 
 
 def _text(node: ast.AST) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from rankbind.audit.sources import Source
-from rankbind.audit.walk import Walk, walk
+from rankbind.audit.walk import Walk, tail, walk
 
 _WORDS: Final = bytes(c if chr(c).isalnum() or chr(c) == "_" or c > 127 else 32 for c in range(256))
 _LINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -274,11 +274,11 @@ class Program:
         self.broken: dict[str, tuple[str, int, int]] = {}
         """Files that are no Python, with what is wrong, the line and the column."""
         self._by_module = {source.module: source for source in sources if source.module}
-        self._by_tail: dict[str, list[Source]] | None = None
         self._modules: dict[str, Module | None] = {}
         self._by_name = {source.name: source for source in sources}
         self._index: dict[bytes, list[int]] | None = None
         self._heirs: dict[str, list[Class]] = {}
+        self._worth: dict[str, bool] = {}
         self._sealed = 0
         self.small = sum(len(source.data) for source in sources) <= _SMALL
         """Whether there is so little that every file may be parsed, be it only to see whether it can be."""
@@ -331,7 +331,10 @@ class Program:
 
     def worth(self, source: Source) -> bool:
         """Whether what a file defines may be about ranks or addresses. If not, what it gives is a fact like others."""
-        return self.small or source.name in self._modules or any(word in source.data for word in _OF_INTEREST)
+        found = self._worth.get(source.name)
+        if found is None:
+            found = self._worth[source.name] = self.small or any(word in source.data for word in _OF_INTEREST)
+        return found or source.name in self._modules
 
     def parsed(self, source: Source) -> bool:
         """Whether `module` has been asked for a file."""
@@ -438,18 +441,15 @@ class Program:
         waiting = [found]
         while waiting and len(known) < 40:
             one = waiting.pop()
-            inherits = re.compile(rb"class\s+\w+\s*\([^)]*\b" + one.name.encode() + rb"\b")
             for source in self.mentioning(one.name):
-                if one.name.encode() + b")" not in source.data and one.name.encode() + b"," not in source.data:
-                    continue
-                if inherits.search(source.data) is None or (module := self.module(source)) is None:
+                if not inherits(source.data, one.name.encode()) or (module := self.module(source)) is None:
                     continue
                 for other in module.names.values():
                     if (
                         isinstance(other, Class)
                         and other.key not in known
                         and any(
-                            _tail(base) == one.name and self.resolve(module, base) is one for base in other.node.bases
+                            tail(base) == one.name and self.resolve(module, base) is one for base in other.node.bases
                         )
                     ):
                         known[other.key] = other
@@ -515,17 +515,18 @@ def handed_on(data: bytes, word: bytes) -> bool:
     return False
 
 
+def inherits(data: bytes, word: bytes) -> bool:
+    """Whether a class is made from one of this name in a file, by the looks of it."""
+    for place in occurrences(data, word):
+        before = data[max(place - 400, 0) : place]
+        head = before.rfind(b"class ")
+        if head >= 0 and b"(" in before[head:] and b":" not in before[head:]:
+            return True
+    return False
+
+
 _AFTER_VALUE: Final = frozenset([b",", b")", b"]", b"}", b"\n", b"\r", b"#", b""])
 _NO_VALUE: Final = re.compile(rb"\b(?:import|class|def|except|isinstance|issubclass|cast|TypeVar|Union|__all__)\b|->")
-
-
-def _tail(node: ast.expr) -> str:
-    match node:
-        case ast.Name(name) | ast.Attribute(_, name):
-            return name
-        case ast.Subscript(value, _):
-            return _tail(value)
-    return ""
 
 
 def _absolute(source: Source, path: str) -> str:

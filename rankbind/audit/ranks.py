@@ -416,8 +416,13 @@ def _branches(address: Expression) -> bool:
     return any(isinstance(part, Apply) and part.operator in {"if", "and", "or", "not"} for part in walk(address))
 
 
+_LONGEST_SUM: Final = 120
+
+
 def added(address: Expression) -> bool:
-    """Whether coordinates of two axes are added up somewhere in it."""
+    """Whether coordinates of two axes are added up somewhere in it. One that is very long is no such sum."""
+    if isinstance(address, Apply) and address.weight > _LONGEST_SUM:
+        return False
     return any(
         isinstance(part, Apply) and part.operator in {"+", "-"} and len(axes(part)) > 1 for part in walk(address)
     )

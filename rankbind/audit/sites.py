@@ -326,6 +326,7 @@ def evident(meaning: Meaning, function: Function) -> frozenset[str]:
     return meaning.evidence[function.key]
 
 
+_PLACES: Final = (b"_rank", b"_index", b"_group", b"mesh_dim_names")
 _READ: Final = re.compile(
     rb"\b(\w+)(?:\(\))?\.((?!get_local_rank)\w+_(?:rank|index))\b|\b(get_local_rank)\(\s*[\"'](\w+)"
     rb"|\b()(get_\w+_rank)\(|\b()((?:get_)?\w+_group)\b|\b(mesh_dim_names)\s*=\s*([(\[][^)\]]*)"
@@ -339,6 +340,8 @@ _READ_THROUGH_SELF: Final = re.compile(
 def _read(meaning: Meaning, source: bytes, pattern: re.Pattern[bytes]) -> set[str]:
     """The axes of the coordinates that a piece of source reads."""
     found: set[str] = set()
+    if not any(word in source for word in _PLACES):
+        return found
     for groups in pattern.findall(source):
         whose, name = next(
             ((a.decode(), b.decode()) for a, b in zip(groups[::2], groups[1::2], strict=True) if b), ("", "")

@@ -90,12 +90,14 @@ class Visit:
 
     Attributes:
         tried: whether it stands in a loop in which a failure of it is caught: one after another is tried.
+        caught: whether it stands where an exception is handled.
     """
 
     node: ast.AST
     path: Path
     names: Names
     tried: bool = False
+    caught: bool = False
 
 
 @dataclass(slots=True)
@@ -141,6 +143,7 @@ class _Walker:
         self.found = Walk()
         self._loops = 0
         self._tried = 0
+        self._caught = 0
 
     def block(self, body: Iterable[ast.stmt], names: dict[str, Binding], path: Path) -> _State:
         state = (names, path)
@@ -248,9 +251,11 @@ class _Walker:
         self._tried += trying
         state = self.block([*node.body, *node.orelse], names, path)
         self._tried -= trying
+        self._caught += 1
         for handler in node.handlers:
             caught = self.block(handler.body, names, path)
             state = state or caught
+        self._caught -= 1
         if state is None:
             self.block(node.finalbody, names, path)
             return None
@@ -288,9 +293,11 @@ class _Walker:
                         whole = ast.copy_location(
                             ast.Subscript(value.node, ast.Constant(index), ast.Load()), value.node
                         )
-                        self.found.stores.append((Visit(item, path, names), Bound(whole, value.names)))
+                        self.found.stores.append(
+                            (Visit(item, path, names, caught=self._caught > 0), Bound(whole, value.names))
+                        )
             case ast.Attribute():
-                self.found.stores.append((Visit(target, path, names), value))
+                self.found.stores.append((Visit(target, path, names, caught=self._caught > 0), value))
                 dotted = spelled(target)
                 if dotted is not None:
                     return {**names, dotted: value}
@@ -387,6 +394,16 @@ def spelled(node: ast.expr) -> str | None:
         words.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(words)]) if isinstance(node, ast.Name) else None
+
+
+def tail(node: ast.expr) -> str:
+    """The last word of a name, a dotted name or a call; empty for anything else."""
+    match node:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name
+        case ast.Call(called, _) | ast.Subscript(called, _):
+            return tail(called)
+    return ""
 
 
 def _names(node: ast.expr) -> Iterator[str]:

@@ -42,7 +42,7 @@ from rankbind.audit.rules.common import comparisons, labels, listed
 from rankbind.audit.sites import evident
 from rankbind.audit.sources import Source
 from rankbind.audit.spans import span
-from rankbind.audit.walk import Bound, Imported, Path, Visit
+from rankbind.audit.walk import Bound, Imported, Path, Visit, tail
 from rankbind.finding import Finding, Label, Level
 
 _DEEPEST: Final = 4
@@ -276,7 +276,7 @@ class _Rule:
     def _of_call(self, function: Function, visit: Visit, depth: int) -> Iterator[Effect]:
         node = visit.node
         assert isinstance(node, ast.Call)
-        name = _tail(node.func)
+        name = tail(node.func)
         if name not in _KNOWN and name not in self.more:
             return
         scope = Scope(function, visit.names)
@@ -315,7 +315,7 @@ class _Rule:
         """The group of a collective; None if the call is none."""
         match node.func:
             case ast.Attribute(value, _):
-                whose = _tail(value)
+                whose = tail(value)
                 library = _LIBRARY.get(whose.lstrip("_"))
                 if library is not None and name in library and not _of_library(scope.function.module):
                     return ("rank",)
@@ -353,7 +353,7 @@ class _Rule:
         match node:
             case ast.Constant(None):
                 return "rank"
-            case ast.Attribute(value, "WORLD") if _tail(value) == "group":
+            case ast.Attribute(value, "WORLD") if tail(value) == "group":
                 return "rank"
         found = self.meaning.group(node, scope)
         if found is not None:
@@ -471,7 +471,7 @@ class _Rule:
 
     def _named(self, visit: Visit) -> bool:
         assert isinstance(visit.node, ast.Call)
-        name = _tail(visit.node.func)
+        name = tail(visit.node.func)
         return name in _KNOWN or name in self.names
 
     def _missing(self, function: Function, effect: Effect, effects: Sequence[Effect]) -> Missing | None:
@@ -529,7 +529,7 @@ class _Rule:
             found = self._endless[module.source.name] = any(
                 isinstance(node, ast.While)
                 and _forever(node)
-                and any(isinstance(one, ast.Call) and _tail(one.func) in _TORCH for one in ast.walk(node))
+                and any(isinstance(one, ast.Call) and tail(one.func) in _TORCH for one in ast.walk(node))
                 for node in ast.walk(module.tree)
             )
         return found
@@ -632,7 +632,7 @@ def _decorated(function: Function) -> Expression:
     if isinstance(function.node, ast.Module):
         return TRUE
     for item in function.node.decorator_list:
-        axis = _DECORATORS.get(_tail(item))
+        axis = _DECORATORS.get(tail(item))
         if axis is not None:
             at = Place(function.module.source.name, item)
             return Apply("==", (Coordinate(axis, at=at), Constant(0)), at)
@@ -689,7 +689,7 @@ def _expected(function: Function, node: ast.Call) -> bool:
     """Whether a test says that a call fails."""
     return any(
         isinstance(block, ast.With)
-        and any(_RAISES.match(_tail(item.context_expr)) for item in block.items)
+        and any(_RAISES.match(tail(item.context_expr)) for item in block.items)
         and any(one is node for one in ast.walk(block))
         for block in ast.walk(function.node)
     )
@@ -801,17 +801,6 @@ def _compares(part: Expression) -> bool:
 
 
 _COMPARISONS: Final = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "not in", "%"])
-
-
-def _tail(node: ast.expr) -> str:
-    match node:
-        case ast.Name(name) | ast.Attribute(_, name):
-            return name
-        case ast.Call(called, _):
-            return _tail(called)
-        case ast.Subscript(value, _):
-            return _tail(value)
-    return ""
 
 
 __all__ = ["findings"]
