@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rankbind.audit import declarations
@@ -106,81 +106,80 @@ def _mentions(function: Function, names: re.Pattern[bytes]) -> bool:
     return names.search(function.text) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """How far a way has been followed: as `Way` has it, from where the last function of its chain is entered."""
+
+    row: Row
+    gate: Expression
+    address: Expression
+    anchor: Place
+    home: Function
+    chain: tuple[Function, ...]
+
+    def end(self, gate: Expression, address: Expression, *, whole: bool) -> Way:
+        """The way, followed no further."""
+        return Way(self.row, gate, address, self.anchor, self.home, self.chain, whole)
+
+
 def _climbed(meaning: Meaning, one: Made) -> Iterator[Way]:
-    budget = [_MOST]
     anchor = Place(one.function.module.source.name, one.call)
-    yield from _climb(
-        meaning, one.row, one.gate, one.address, anchor, one.function, (one.function,), one.function, budget
-    )
+    return _climb(meaning, _Step(one.row, one.gate, one.address, anchor, one.function, (one.function,)), [_MOST])
 
 
-def _climb(
-    meaning: Meaning,
-    row: Row,
-    gate: Expression,
-    address: Expression,
-    anchor: Place,
-    home: Function,
-    chain: tuple[Function, ...],
-    function: Function,
-    budget: list[int],
-) -> Iterator[Way]:
-    gate = both(gate, declarations.gate(meaning, function), _decorated(meaning, function))
-    if (
-        isinstance(address, Private)
-        or meaning.vocabulary.role_of(function.module.source.module, function.qualified) == ()
-    ):
+def _climb(meaning: Meaning, step: _Step, budget: list[int]) -> Iterator[Way]:
+    """Every way that goes on from `step` to where nobody calls.
+
+    Args:
+        budget: how many more ways may end.
+    """
+    function, address = step.chain[-1], step.address
+    gate = both(step.gate, declarations.gate(meaning, function), _decorated(meaning, function))
+    alone = meaning.vocabulary.role_of(function.module.source.module, function.qualified) == ()
+    if alone or _private(address):
         # Nobody can meet there, or nobody else is there: who calls does not matter.
-        yield Way(row, gate, address, anchor, home, chain, whole=False)
+        yield step.end(gate, address, whole=False)
         return
-    callers = [caller for caller in meaning.callers(function) if caller.function not in chain and not caller.starts]
-    existence: Expression | None = None
-    if not callers and function.bound and function.owner is not None and function.name not in _CONSTRUCTORS:
-        callers = [caller for caller in meaning.constructions(function.owner) if caller.function not in chain]
-        if callers and any(hole.function == function.key for hole in holes(address)):
-            # Whoever calls is not in sight, and may give another address on each rank.
-            gate = both(gate, Unclear("whoever calls"))
-    elif function.bound and function.owner is not None and function.name not in _CONSTRUCTORS:
-        existence = _existence(meaning, function.owner)
-    if not callers or len(chain) > _DEEPEST or budget[0] <= 0:
+    callers = [
+        caller for caller in meaning.callers(function) if caller.function not in step.chain and not caller.starts
+    ]
+    existence: Expression = TRUE
+    if function.bound and function.owner is not None and function.name not in _CONSTRUCTORS:
+        if callers:
+            existence = _existence(meaning, function.owner)
+        else:
+            callers = [one for one in meaning.constructions(function.owner) if one.function not in step.chain]
+            if callers and any(hole.function == function.key for hole in holes(address)):
+                # Whoever calls is not in sight, and may give another address on each rank.
+                gate = both(gate, Unclear("whoever calls"))
+    if not callers or len(step.chain) > _DEEPEST or budget[0] <= 0:
         budget[0] -= 1
-        whole = not callers
-        if existence is not None:
-            gate = both(gate, existence)
-        if _unknown_caller(meaning, function, gate, whole=whole):
+        gate = both(gate, existence)
+        if _unknown_caller(meaning, function, gate, whole=not callers):
             gate = both(gate, Unclear("whoever calls"))
-        anchor, home = _made_at(meaning, function, address) or (anchor, home)
         place = unported(meaning.completed(address))
         found = relevant(meaning.completed(gate), place)
         if found != FALSE:
-            yield Way(row, found, place, anchor, home, chain, whole)
+            yield _made_at(meaning, function, step).end(found, place, whole=not callers)
         return
     for caller in callers:
-        values = caller.values
-        reached = trimmed(both(meaning.condition(caller.visit.path, caller.function), filled(gate, values)))
-        if existence is not None and not _inside(caller, function.owner):
-            reached = both(reached, existence)
+        outside = caller.function.owner is not function.owner
+        reached = trimmed(both(meaning.condition(caller.visit.path, caller.function), filled(gate, caller.values)))
+        reached = both(reached, existence) if outside else reached
         if reached == FALSE:
             continue
         if _told_rank(caller, gate, meaning):
             # Who says outright that it is rank 0 knows that it is the only one that says so.
             reached = both(reached, Unclear("the rank that the caller says it is"))
-        where = filled(address, values)
+        next_step = _made_at(meaning, function, step) if outside else step
         up = _handed_in(address, function, meaning)
-        if not up and not _inside(caller, function.owner):
-            anchor, home = _made_at(meaning, function, address) or (anchor, home)
-        stands = Place(caller.function.module.source.name, caller.visit.node) if up else anchor
-        yield from _climb(
-            meaning,
-            row,
-            reached,
-            where,
-            stands,
-            caller.function if up else home,
-            (*chain, caller.function),
-            caller.function,
-            [_MOST] if up else budget,
+        if up:
+            stands = Place(caller.function.module.source.name, caller.visit.node)
+            next_step = replace(step, anchor=stands, home=caller.function)
+        next_step = replace(
+            next_step, gate=reached, address=filled(address, caller.values), chain=(*step.chain, caller.function)
         )
+        yield from _climb(meaning, next_step, [_MOST] if up else budget)
 
 
 def _told_rank(caller: Caller, gate: Expression, meaning: Meaning) -> bool:
@@ -257,31 +256,26 @@ def _private(address: Expression) -> bool:
 _CONSTRUCTORS: Final = frozenset({"__init__", "__post_init__", "__new__"})
 
 
-def _made_at(meaning: Meaning, function: Function, address: Expression) -> tuple[Place, Function] | None:
-    """Where the object of a method is made with the address that the method uses, if that is one place."""
+def _made_at(meaning: Meaning, function: Function, step: _Step) -> _Step:
+    """`step`, at the place where the object of a method is made with the address that it uses, if that is one place."""
     owner = function.owner
-    if owner is None or axes(address):
-        return None
-    given = {hole.function for hole in holes(address)}
+    if owner is None or axes(step.address):
+        return step
+    given = {hole.function for hole in holes(step.address)}
     constructor = meaning.program.method(owner, "__init__")
     if owner.key not in given and (constructor is None or constructor.key not in given):
-        return None
+        return step
     found = meaning.constructions(owner)
     if len(found) != 1:
-        return None
-    return Place(found[0].function.module.source.name, found[0].visit.node), found[0].function
+        return step
+    anchor = Place(found[0].function.module.source.name, found[0].visit.node)
+    return replace(step, anchor=anchor, home=found[0].function)
 
 
-def _inside(caller: Caller, owner: Class | None) -> bool:
-    return caller.function.owner is owner
-
-
-def _existence(meaning: Meaning, owner: Class) -> Expression | None:
+def _existence(meaning: Meaning, owner: Class) -> Expression:
     """The condition under which an object of a class is made, where it is made in one place."""
     found = meaning.constructions(owner)
-    if len(found) != 1:
-        return None
-    return meaning.condition(found[0].visit.path, found[0].function)
+    return meaning.condition(found[0].visit.path, found[0].function) if len(found) == 1 else TRUE
 
 
 def _handed_in(address: Expression, function: Function, meaning: Meaning) -> bool:
