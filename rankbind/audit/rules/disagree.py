@@ -40,6 +40,7 @@ from rankbind.audit.gates import Condition, around, lines_of
 from rankbind.audit.meaning import Caller, Meaning
 from rankbind.audit.program import Class, Function, Module
 from rankbind.audit.ranks import Layout, Point, Questions, points, table
+from rankbind.audit.rules.common import listed
 from rankbind.audit.spans import span
 from rankbind.audit.walk import Visit
 from rankbind.finding import Finding, Label, Level
@@ -321,8 +322,8 @@ def _finding(wide: _Site, narrow: _Site, apart: Sequence[_Apart], keys: frozense
         message = f"{first} and {second} both ask for {option}, and no rank passes both: {never.axis}"
         told = f"{text(wide.value)}: another {never.axis} than there"
     else:
-        message = f"{first} and {second} both ask for {option}, and only the second pins {_and(names)}"
-        told = f"{_and(names)} not pinned: {text(wide.value)}"
+        message = f"{first} and {second} both ask for {option}, and only the second pins {listed(names)}"
+        told = f"{listed(names)} not pinned: {text(wide.value)}"
     return Finding(
         "RB702",
         message,
@@ -342,10 +343,6 @@ def _finding(wide: _Site, narrow: _Site, apart: Sequence[_Apart], keys: frozense
         ),
         fix="let one predicate answer at both: declare the owner once with @singleton_per(...), and ask it everywhere",
     )
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 # What there is, as a condition.
@@ -554,7 +551,7 @@ def _piled(
     switch = _switch(meaning, recording.gate) or Place(recording.method.module.source.name, recording.visit.node)
     return Finding(
         "RB703",
-        f"{kept} grows on ranks on which nothing takes what is recorded: {_and(names)} is pinned there, not here",
+        f"{kept} grows on ranks on which nothing takes what is recorded: {listed(names)} is pinned there, not here",
         Level.ERROR,
         labels=(
             Label(span(switch), f"recording is switched on: {_about_ranks(producer)}"),
